@@ -21,8 +21,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 TOOLKIT = report.TOOLKIT
-# The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED, and the first version that has it. It has no
-# effect on CDI specifications and on what a device plugin injects.
+# The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED, and the first version that has it (the last
+# without it is 1.17.4). It has no effect on CDI specifications and on what a device plugin injects.
 _MITIGATION, _MITIGATION_SINCE = "features.disable-cuda-compat-lib-hook", "1.17.5-rc.1"
 _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 

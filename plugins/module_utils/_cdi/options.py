@@ -26,7 +26,7 @@ HOOKS = (CREATE_SYMLINKS, CHMOD, CUDA_COMPAT, LDCACHE, NODE_MODIFICATION, APPLIC
 NONE = "none"
 HOOK_SOURCES = ("toolkit", NONE)
 # chmod repairs the mode of directories that old releases of crun made inaccessible. The toolkit disables it by default
-# since 1.18.
+# (internal/discover/hooks.go). First 1.18.0, last without it 1.17.9.
 _OFF_BY_DEFAULT = frozenset({CHMOD})
 
 INDEX, TYPE_INDEX, UUID = "index", "type-index", "uuid"

@@ -471,7 +471,7 @@ class HostFiles(t.NamedTuple):
         return Context(path, self.read(path), self.record(path), unit, version, self.host.same_program, self, recorded)
 
 
-# Releases 1.12 and 1.13 of the toolkit had another program, with two spellings.
+# The toolkit's container of 1.6.0 to 1.13.5 had another program, with two spellings.
 _EXPERIMENTAL = (f"{core_constants.MAIN_PROGRAM}.experimental", f"{core_constants.MAIN_PROGRAM}-experimental")
 _PROGRAMS = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values(), *_EXPERIMENTAL)
 

@@ -127,8 +127,8 @@ def hook_records(files: engines_base.Files, paths: t.Iterable[str]) -> list[core
     return [record for record in records if record is not None and is_hook_record(record)]
 
 
-# Drop-ins of NVIDIA's tool, in this order: for containerd by 1.18.0, which no file imports by default; for containerd
-# by 1.18.1 and newer; for CRI-O by releases up to 1.19.0, in a directory that CRI-O never reads.
+# Drop-ins of NVIDIA's tool, in this order: for containerd by 1.18.0 only, which no file imports by default; for
+# containerd by 1.18.1 and newer; for CRI-O by 1.18.0 to 1.19.0, in a directory that CRI-O never reads. 1.17.9 has none.
 STRAY_CONTAINERD = "/etc/containerd/config.d/99-nvidia.toml"
 CONTAINERD_DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 STRAY_CRIO = "/etc/crio/conf.d/99-nvidia.toml"

@@ -31,8 +31,8 @@ _WSL_DEVICE = "/dev/dxg"
 _DEVICE_TREE = "/proc/device-tree/compatible"
 _TEGRA_NAME = "nvidia,tegra"
 _IS_TEGRA = f"{_DEVICE_TREE} contains the name of a Tegra system."
-# Parts of the names of integrated GPUs. The toolkit recognizes the second one since 1.17.7 (IsIntegratedGPUName in
-# pkg/nvlib/info/property-extractor.go of go-nvlib).
+# Parts of the names of integrated GPUs. The toolkit recognizes the second one (isIntegratedGPUName in
+# pkg/nvlib/info/property-extractor.go of go-nvlib): first 1.17.7, last without it 1.17.6.
 _INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 # How a GPU was found. A GPU on the PCI bus needs a loaded driver; WSL and most Tegras have theirs elsewhere.

@@ -82,6 +82,7 @@ class Vulnerability(t.NamedTuple):
     about: str
 
 
+# The versions are those of NVIDIA's bulletins, the first that has the correction. The source does not name them.
 VULNERABILITIES = (
     Vulnerability("1.16.2", "CVE-2024-0132", "container escape; use of CDI is not affected"),
     Vulnerability("1.17.4", "CVE-2025-23359", "bypass of the fix for CVE-2024-0132"),

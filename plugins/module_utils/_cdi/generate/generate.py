@@ -314,9 +314,10 @@ def _validated(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
 PROGRAM = "nvidia-ctk"
 # The search path of the toolkit's own refresh service. nvidia-ctk also searches it for the driver's programs.
 _ENVIRONMENT = {"PATH": ":".join(hostfs.SERVICE_PATH)}
-# The first version with nvidia-cdi-hook.
+# The first version with nvidia-cdi-hook, and with each flag without a row below. First 1.16.0, last without it 1.15.0.
 _OLDEST = (1, 16)
-# The versions that introduced later flags (NVIDIA's releases: changelog and source), and the newest of them.
+# The versions that introduced later flags (cmd/nvidia-ctk/cdi/generate/generate.go), and the newest of them. Those of
+# 1.18: first 1.18.0, last without them 1.17.9. Those of 1.19: first 1.19.0, last without them 1.18.2.
 _SINCE = {
     "disable-hook": (1, 18),
     "enable-hook": (1, 18),
@@ -325,10 +326,11 @@ _SINCE = {
     "device-id": (1, 19),
     "csv.compat-container-root": (1, 19),
 }
-# The first version that knows the feature flag disable-ipc-discoverer (pkg/nvcdi/api.go). Others ignore it.
+# The first version that knows the feature flag disable-ipc-discoverer (pkg/nvcdi/api.go). Others ignore it. First
+# 1.19.1, last without it 1.19.0.
 _NO_IPC_SINCE = (1, 19, 1)
 NEWEST = max(*_SINCE.values(), _NO_IPC_SINCE)
-# Earlier versions never add groups.
+# Earlier versions never add groups. First 1.19.0, last without it 1.18.2.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
 # A line of nvidia-ctk's log that reports an error. The message may be quoted as in Go.

@@ -4,9 +4,8 @@
 
 """Read the containerd configuration of k0s: the main file, the drop-ins, and whether k0s manages the main file.
 
-This module does not plan changes. k0s 1.27.5 to 1.36.0 merges the CRI settings of drop-ins entry by entry, in lexical
-order. In later releases, containerd merges them (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request
-7713).
+This module does not plan changes. k0s 1.27.5 to 1.35.7 merges the CRI settings of drop-ins entry by entry, in lexical
+order. From 1.36.1 on, containerd merges them (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request 7713).
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ DATA_DIR = "/var/lib/k0s"
 # not create this file.
 GENERATED = "/run/k0s/containerd-cri.toml"
 # Marks a main file that k0s rewrites at each start: the first line in 1.36 and newer, any line in older releases
-# (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1; 1.36.0 was not read).
+# (isK0sManagedConfig in pkg/component/worker/containerd/component.go). First 1.36.1, last without it 1.35.7.
 MARKER = "# k0s_managed=true"
 
 # The first releases of k0s that read drop-ins, that merge drop-ins, and that contain containerd 2 (k0s #7178). Releases
-# up to 1.27.4 concatenate drop-ins (k0s #3283 and pull request 3426 of August 2023).
+# up to 1.27.4 concatenate drop-ins (k0s #3283 and pull request 3426). First 1.27.1, 1.27.5 and 1.36.1, last without it
+# 1.26.15, 1.27.4 and 1.35.7; there is no 1.27.0 and no 1.36.0.
 READS_SINCE, MERGES_SINCE, CONTAINERD_2_SINCE = (1, 27, 1), (1, 27, 5), (1, 36)
-# Lower limits of the containerd versions in k0s 1.27.1 and in k0s 1.36, for a k0s that does not run. If its containerd
-# is newer than 2.0, version 4 of the format and a main file of the user are still read as 2.0 reads them.
+# Lower limits of the containerd versions in k0s 1.27.1 (1.7.0) and in k0s 1.36 (1.36.1 has 2.3.1), for a k0s that does
+# not run. Version 4 of the format and a main file of the user are then read as 2.0 reads them.
 CONTAINERD_SINCE, CONTAINERD_2 = (1, 7), containerd_config.READ_SINCE[3]
 # The last minor release of containerd 1 is 1.7. So a version from 1.8 up to 2.0 is one of k0s.
 _ABOVE_CONTAINERD_1 = (1, 8)

@@ -313,7 +313,8 @@ def _capabilities(value: str) -> str:
 
 
 _MODE_NAMES = ("auto", "legacy", "cdi", "csv", "jit-cdi")
-# The first versions with the mode jit-cdi, and with the check of ldconfig.
+# The first versions with the mode jit-cdi (internal/info/auto.go), and with the check of ldconfig (assertValid() in
+# internal/config). Last without them 1.17.9 and 1.17.2.
 JIT_CDI_SINCE, _HOST_LDCONFIG_SINCE = "1.18.0-rc.1", "1.17.3"
 _USER = r"(?:[A-Za-z_][A-Za-z0-9_.-]*\$?|[0-9]+)"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"

@@ -34,8 +34,8 @@ HOOK = "nvidia-container-runtime-hook"
 CLI = "nvidia-container-cli"
 CTK = "nvidia-ctk"
 
-# Since 1.18, NVIDIA_CTK_CONFIG_FILE_PATH names config.toml. Before 1.18, XDG_CONFIG_HOME named the directory that
-# contains nvidia-container-runtime/config.toml, and the hook had an option for config.toml.
+# NVIDIA_CTK_CONFIG_FILE_PATH names config.toml: first 1.18.0, last without it 1.17.9. Before, XDG_CONFIG_HOME named the
+# directory that contains nvidia-container-runtime/config.toml, and the hook has an option for config.toml.
 _CONFIG_VARIABLE_SINCE = (1, 18)
 _WRAPPER_HEAD = """\
 #!/bin/sh
