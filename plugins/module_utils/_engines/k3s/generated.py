@@ -41,17 +41,18 @@ _EXTENDS_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
 # The first Kubernetes of either distribution. A lower version is that of its containerd.
 _FIRST = (1, 16)
 
-# By minor series: the first patch release with a feature. Later series always have it, earlier ones never.
-# K3s pull requests 8936 and 9027 with their backports, December 2023: the flag default-runtime.
+# By minor series: the first patch release with a feature, which the patch release before lacks. Later series always
+# have it, earlier ones never.
+# K3s pull requests 8936 and 9027 with their backports: the flag default-runtime (also pkg/cli/cmds of RKE2's releases).
 _DEFAULT_RUNTIME = {26: 12, 27: 9, 28: 5}
-# 9311 (K3s v1.26.14's notes), February 2024: programs are searched in a list of directories instead of two.
+# 9311 and its backports 9429 to 9431, February 2024: programs are searched in a list of directories instead of two.
 _FIXED_PATH = {26: 14, 27: 11, 28: 7, 29: 2}
-# 10953 and 11065, and RKE2's documentation, October 2024: PATH is searched too, and nvidia-cdi is registered.
+# 10953, 11065 and their backports 11092 to 11095, October 2024: PATH is searched too, and nvidia-cdi is registered.
 _OWN_PATH_AND_CDI = {28: 15, 29: 10, 30: 6, 31: 2}
 
-# Containerd 2, February and March 2025 (K3s' documentation, "Advanced Options / Configuration", and its versions of
-# containerd).
-_CONTAINERD_2 = {29: 15, 30: 11, 31: 6, 32: 2}
+# Containerd 2, February 2025 (Dockerfile of RKE2's releases, K3s' documentation, "Advanced Options / Configuration").
+# The series 1.29 and 1.30 keep containerd 1.7 up to their last releases (1.29.15, 1.30.14; K3s #11945, #12263).
+_CONTAINERD_2 = {31: 6, 32: 2}
 
 # The directory of the GPU operator, which is searched first (pkg/agent/containerd/runtimes.go, config_linux.go).
 _OPERATOR = "/usr/local/nvidia/toolkit"

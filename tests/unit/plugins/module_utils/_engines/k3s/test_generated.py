@@ -158,7 +158,20 @@ def test_find_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["k3s", "rke2"])
-@pytest.mark.parametrize(("release", "cdi"), [("1.30.4", False), ("1.34.1", True), ("", None), ("1.7.24", None)])
+@pytest.mark.parametrize(
+    ("release", "cdi"),
+    [
+        ("1.29.15", False),
+        ("1.30.14", False),
+        ("1.31.5", False),
+        ("1.31.6", True),
+        ("1.32.1", False),
+        ("1.32.2", True),
+        ("1.33.0", True),
+        ("", None),
+        ("1.7.24", None),
+    ],
+)
 def test_no_generated_file(tmp_path: Path, program: str, release: str, cdi: bool | None) -> None:
     node = RancherHost(tmp_path, program, release=release)
     node.unit()
