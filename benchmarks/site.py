@@ -80,7 +80,7 @@ SITE = """
     nvidia_host_root: "{{ tree }}"
     nvidia_host_root_live: true
     # The libraries and programs of the tree contain no code.
-    nvidia_cdi_use_nvml: false
+    nvidia_cdi_module_options: {use_nvml: false}
     nvidia_cdi_for_engines: []
     nvidia_runtime_validate: "false"
     nvidia_runtime_set_as_default: true

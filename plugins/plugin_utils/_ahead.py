@@ -22,7 +22,7 @@ from ansible.errors import AnsibleError
 from ansible.template import Templar
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import later_tasks
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _role_state, _toolkit_plan
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _module_options, _role_state, _toolkit_plan
 
 if t.TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -63,7 +63,8 @@ def tasks_ahead(action: ActionBase, variables: Values) -> dict[str, dict[str, t.
         templar: t.Any = Templar(loader=action._loader, variables=known)  # noqa: SLF001 - no public attribute has it
         try:
             if task.evaluate_tags(play.only_tags, play.skip_tags, known) and _is_expected(task, templar, known):
-                found[module] = _options_of(module, templar.template(task.args), templar, known)
+                args = _module_options.completed(task, templar.template(task.args), templar, known)
+                found[module] = _options_of(module, args, templar, known)
         except AnsibleError:
             continue
     return {module: options for module, options in found.items() if options}

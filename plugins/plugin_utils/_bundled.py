@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _async_jobs,
     _check,
     _controller_action,
+    _module_options,
     _packing,
     _reports,
     _results,
@@ -108,6 +109,7 @@ class BundledAction(_controller_action.CollectionAction, NormalActionModule):
         if problem:
             raise AnsibleActionFail(problem)
         try:
+            self._task.args = _module_options.completed(self._task, self._task.args, self._templar, variables)
             result = self.run_module(tmp, task_vars)
         except AnsibleAction:
             raise

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.errors import UnsupportedError
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_variables, _role_state, _settings
 
@@ -182,9 +183,8 @@ def _is_set_later(value: t.Any, variables: t.Mapping[str, t.Any]) -> bool:
 def _value_problems(action: ActionBase, found: _Values) -> list[str]:
     """Check the values of the variables of all roles."""
     values = {name: value for name, value in found.values.items() if name in KNOWN.options}
-    validated = ArgumentSpecValidator(KNOWN.options).validate(values, validate_role_argument_spec=True)
-    problems = [*found.errors, *_settings.shape_problems(values, KNOWN.options)]
-    problems += [f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages]
+    validated, refused = converted(values)
+    problems = [*found.errors, *_settings.shape_problems(values, KNOWN.options), *refused]
 
     def is_file(path: str) -> bool:
         """Return whether this task file exists where the handlers of the role search for it."""
@@ -192,7 +192,18 @@ def _value_problems(action: ActionBase, found: _Values) -> list[str]:
         found = action._loader.path_dwim_relative(role, "handlers", path, is_role=True)  # noqa: SLF001
         return Path(found).is_file()
 
-    # The validator adds each variable that is not set, with None.
-    known = {name: value for name, value in validated.validated_parameters.items() if value is not None}
+    known = {name: value for name, value in validated.items() if value is not None}
     problems = problems or _settings.value_problems(known, is_file)
     return problems or [*_settings.refused_options(known, found.unknown)]
+
+
+def converted(values: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
+    """Return the values of variables in the types of their argument specifications, and what these refuse.
+
+    In a dictionary ROLE_module_options, the value of each option that is not set is None.
+    """
+    result = ArgumentSpecValidator({name: KNOWN.options[name] for name in values}).validate(values)
+    # This message has only the names of the options.
+    unknown = [f"unknown option: {error.msg}" for error in result.errors if isinstance(error, UnsupportedError)]
+    others = [error.msg for error in result.errors if not isinstance(error, UnsupportedError)]
+    return result.validated_parameters, [f"{text[:1].upper()}{text[1:]}" for text in (*unknown, *others)]

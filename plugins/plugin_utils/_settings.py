@@ -20,8 +20,9 @@ from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone, flavors, parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import cdi_spec, toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import directory as toolkit_directory
 
@@ -68,6 +69,12 @@ _VERSIONS = {
     "nvidia_toolkit_minimum_version": (_VERSION, "Use one such as 1.19.1."),
     "nvidia_runtime_engine_version": (_VERSION, "Use one such as 26.1.5."),
 }
+# The argument specifications of the modules that get the dictionaries ROLE_module_options.
+_SPECIFICATIONS = {
+    "nvidia_toolkit": toolkit_packages.SPEC,
+    "nvidia_runtime": parameters.SPEC,
+    "nvidia_cdi": cdi_spec.SPEC,
+}
 
 
 class Known(t.NamedTuple):
@@ -97,6 +104,9 @@ def known_variables(collection: Path) -> Known:
     for role in sorted((collection / "roles").iterdir()):
         for entry in load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
+        specification, names = _SPECIFICATIONS[role.name], core_variables.MODULE_OPTIONS[role.name]
+        of_module = {name: _without_default(specification[name]) for name in names}
+        options[core_variables.module_options(role.name)]["options"] = of_module
         internal.update(load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
         defaults.update(load(role / "defaults/main.yml"))
@@ -240,6 +250,9 @@ def shape_problems(given: t.Mapping[str, t.Any], options: t.Mapping[str, t.Mappi
             problems.append(f"{name} is empty. Remove it to use {_NEVER_EMPTY[name]}.")
         elif name in _ADDRESSES and value and not _ADDRESS.fullmatch(str(value)):
             problems.append(f"{name} is {value!r}. Write an address that begins with https://.")
+        elif "options" in options[name] and isinstance(value, dict):
+            inner = {key: value[key] for key in value.keys() & options[name]["options"].keys()}
+            problems += [f"{name}: {problem}" for problem in shape_problems(inner, options[name]["options"])]
     return [*problems, *_relative_paths(given, options)]
 
 
@@ -370,7 +383,7 @@ def _base_without_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     if values.get("nvidia_toolkit_source") == "directory":
         yield (
             "nvidia_toolkit_packages is base, but nvidia_toolkit_source is directory, which installs no packages. Set"
-            " nvidia_toolkit_components to [runtime, ctk, cdi_hook] instead."
+            " nvidia_toolkit_module_options.components to [runtime, ctk, cdi_hook] instead."
         )
         return
     if values.get("nvidia_runtime_state", "present") != "present":

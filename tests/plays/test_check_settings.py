@@ -30,6 +30,15 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "misspelt": ({"nvidia_toolkit_verison": "{{ none }}", "nvidia_runtime_set_default": True, "nvidia_host": "x"},
                  ["Did you mean nvidia_toolkit_version?", "Did you mean nvidia_runtime_set_as_default?",
                   "Did you mean nvidia_hosts?"]),
+    "options": ({"nvidia_cdi_module_options": {"csv_file": ["/a"], "state": "absent"},
+                 "nvidia_toolkit_module_options": {"checksum": "fast"},
+                 "nvidia_runtime_module_options": {"drop_in_path": "a.toml"}},
+                ["Unknown option: nvidia_cdi_module_options.csv_file, nvidia_cdi_module_options.state.", ", csv_files,",
+                 "Value of checksum must be one of: stat, full, got: fast found in nvidia_toolkit_module_options",
+                 "nvidia_runtime_module_options: drop_in_path has the relative path 'a.toml'."]),
+    "accepted_options": ({
+        "nvidia_cdi_module_options": {"use_nvml": "no", "csv_files": ["{{ my_folder | default('/a') }}/l4t.csv"]},
+        "nvidia_toolkit_module_options": '{"checksum": "full"}'}, []),
     "own": ({"nvidia_toolkit_owner": "me", "nvidia_own_variables": ["nvidia_toolkit_owner"]}, []),
     # PLAYS sets a fact with an unknown name. Facts are not checked.
     "fact": ({}, []),

@@ -38,7 +38,7 @@ def answer(self, *args, **kwargs):
     given = kwargs.get("module_args") or self._task.args
     sent = json.loads((given.get("_bundled") or {}).get("ahead", "{}"))
     with open(f"{host}.called", "a") as stream:
-        stream.write(json.dumps([module, list(sent)]) + "\\n")
+        stream.write(json.dumps([module, sent, given], default=str) + "\\n")
     with open(f"{host}.answers") as stream:
         return copy.deepcopy(json.load(stream).get(module, {"changed": False}))
 
@@ -72,6 +72,12 @@ def ahead(*modules: str, **more: t.Any) -> dict[str, t.Any]:
 
 
 SITE = {"ansible.builtin.import_playbook": "gpufleet.nvidia.site"}
+# Options without a variable of their own.
+OPTIONS = {
+    "nvidia_toolkit_module_options": {"create_device_nodes": True},
+    "nvidia_cdi_module_options": {"csv_files": ["/{{ inventory_hostname }}.csv"], "use_nvml": False},
+    "nvidia_runtime_module_options": {"cri_disabled": "ignore"},
+}
 ROLE = {"hosts": "all", "gather_facts": False, "roles": ["gpufleet.nvidia.nvidia_cdi"]}
 TWO_ROOTS = {"hosts": "all", "gather_facts": False, "tasks": [{
     "ansible.builtin.include_role": {"name": "gpufleet.nvidia.nvidia_toolkit"}, "loop": ["/a", "/b"],
@@ -90,6 +96,7 @@ CASES = {
     "twice": Case((PLAN, PLAN), (*ALL, *ALL), book=[SITE, SITE]),
     "site_then_a_role": Case((PLAN, CDI), book=[SITE, ROLE]),
     "a_role_alone": Case((CDI,), (), book=[ROLE]),
+    "a_role_with_a_wrong_option": Case((), (), variables={"nvidia_cdi_module_options": {"csv_file": []}}, book=[ROLE]),
     "two_host_roots": Case((INFO, INSTALL, INFO, INSTALL), (), answers={INFO: REPORT}, book=[TWO_ROOTS]),
     # What the host has not run ahead.
     "no_result": Case((PLAN, *ALL), answers=ahead()),
@@ -117,6 +124,7 @@ CASES = {
     "a_variable_with_another_value": Case(
         (PLAN, CDI), variables={"nvidia_cdi_path": "/etc/cdi/{{ 1000000000000 | random }}.yaml"}
     ),
+    "options_of_modules": Case((PLAN,), variables=OPTIONS),
     "a_directory": Case(
         (PLAN, INSTALL), (CDI, RUNTIME),
         variables={"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/x", "nvidia_toolkit_files_on": "node"},
@@ -163,6 +171,26 @@ def groups() -> dict[str, dict[str, Case]]:
 def test_modules_that_run(tmp_path: Path, cases: dict[str, Case]) -> None:
     output = run(tmp_path, cases)
     for name, case in cases.items():
-        lines = [json.loads(line) for line in (tmp_path / f"{name}.called").read_text(encoding="utf-8").splitlines()]
-        assert [module for module, _sent in lines] == list(case.called), output
-        assert [module for _module, sent in lines for module in sent] == list(case.sent), output
+        calls = calls_of(tmp_path, name)
+        assert [module for module, _sent, _given in calls] == list(case.called), output
+        assert [module for _module, sent, _given in calls for module in sent] == list(case.sent), output
+
+
+def calls_of(work: Path, name: str) -> list[tuple[str, dict[str, t.Any], dict[str, t.Any]]]:
+    """Return the modules that a host has run: the name, what was sent for later tasks, and the options."""
+    return [json.loads(line) for line in (work / f"{name}.called").read_text(encoding="utf-8").splitlines()]
+
+
+def test_options_of_modules_are_sent_ahead_and_with_their_tasks(tmp_path: Path) -> None:
+    output = run(tmp_path, {"host": Case((), variables=OPTIONS, answers=ahead())})
+    calls = {module: (sent, given) for module, sent, given in calls_of(tmp_path, "host")}
+    expected: dict[str, dict[str, t.Any]] = {
+        INSTALL: {"create_device_nodes": True},
+        CDI: {"csv_files": ["/host.csv"], "use_nvml": False},
+        RUNTIME: {"cri_disabled": "ignore"},
+    }
+    sent, inspection = calls[PLAN]
+    for module, options in expected.items():
+        for given in (sent[module]["options"], calls[module][1]):
+            assert {name: given.get(name) for name in options} == options, output
+    assert inspection["inspection"]["require_engines"]["options"]["cri_disabled"] == "ignore"

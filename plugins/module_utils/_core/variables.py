@@ -9,8 +9,35 @@ from __future__ import annotations
 import re
 import typing as t
 
-# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option, or one that takes
-# other values, such as nvidia_toolkit_files_on for remote_src. A message then says "VARIABLE to VALUE (OPTION: VALUE)".
+# The options in the dictionary ROLE_module_options, which have no variable of their own.
+MODULE_OPTIONS: t.Mapping[str, tuple[str, ...]] = {
+    "nvidia_toolkit": (
+        "checksum",
+        "components",
+        "create_device_nodes",
+        "default_runtime_executable",
+        "low_level_runtimes",
+    ),
+    "nvidia_runtime": ("container_annotations", "cri_disabled", "drop_in_path", "runtime_type", "use_legacy_config"),
+    "nvidia_cdi": (
+        "all_device",
+        "before_engines",
+        "config_search_paths",
+        "csv_compat_container_root",
+        "csv_files",
+        "csv_ignore_patterns",
+        "device_ids",
+        "device_name_strategies",
+        "feature_flags",
+        "format",
+        "ldconfig_path",
+        "require_devices",
+        "use_nvml",
+    ),
+}
+# Other options whose variable is not named ROLE_OPTION. None: the role has no variable for the option, or one that
+# takes other values, such as nvidia_toolkit_files_on for remote_src. A message then says "VARIABLE to VALUE (OPTION:
+# VALUE)".
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
@@ -47,7 +74,6 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "runtime_dir": "nvidia_runtime_dir",
         "runtime_name": "nvidia_runtime_name",
         "runtime_options": "nvidia_runtime_options",
-        "runtime_type": "nvidia_runtime_type",
         "service": None,
         "socket": None,
         "targets": "nvidia_runtime_engines",
@@ -67,14 +93,24 @@ _OF_INSPECTION = {
 _ROLE = re.compile(r"(nvidia_(?:toolkit|runtime|cdi))_")
 
 
+def module_options(role: str) -> str:
+    """Return the name of the dictionary with further options of the module of a role."""
+    return f"{role}_module_options"
+
+
 def variable_of(module: str, option: str) -> str | None:
-    """Return the variable of a role that sets ``option`` of ``module``; None if there is none."""
+    """Return the variable of a role that sets ``option`` of ``module``; None if there is none.
+
+    For an option in a dictionary, it is for example nvidia_cdi_module_options.csv_files.
+    """
     name = module.rpartition(".")[2]
     if name == "nvidia_container_info":
         return _OF_INSPECTION.get(option)
     role = _ROLE.match(name)
     if role is None or (name, option) in _WITHOUT_VARIABLE:
         return None
+    if option in MODULE_OPTIONS[role[1]]:
+        return f"{module_options(role[1])}.{option}"
     exceptions = {**_ALL_ROLES, **EXCEPTIONS[role[1]]}
     return exceptions[option] if option in exceptions else f"{role[1]}_{option}"
 

@@ -17,18 +17,12 @@ from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 OMITTED = {
     "nvidia_cdi": {
         "nvidia_cdi_path",
-        "nvidia_cdi_format",
-        "nvidia_cdi_csv_compat_container_root",
         "nvidia_cdi_dev_root",
-        "nvidia_cdi_ldconfig_path",
-        "nvidia_cdi_use_nvml",
     },
     "nvidia_runtime": {
         "nvidia_runtime_set_as_default",
         "nvidia_runtime_enable_cdi",
         "nvidia_runtime_config_path",
-        "nvidia_runtime_drop_in_path",
-        "nvidia_runtime_type",
         "nvidia_runtime_engine_version",
     },
     "nvidia_toolkit": {
@@ -38,9 +32,6 @@ OMITTED = {
         "nvidia_toolkit_profile",
         "nvidia_toolkit_debug",
         "nvidia_toolkit_src",
-        "nvidia_toolkit_components",
-        "nvidia_toolkit_low_level_runtimes",
-        "nvidia_toolkit_default_runtime_executable",
     },
 }
 # Other variables without a default.

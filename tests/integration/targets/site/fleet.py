@@ -158,7 +158,7 @@ VARIABLES = {
     # The modules read /proc and /dev of the tree. No systemd runs in it.
     "nvidia_cdi_host_root_live": True,
     # The driver's library has no code.
-    "nvidia_cdi_use_nvml": False,
+    "nvidia_cdi_module_options": {"use_nvml": False},
     # The engines in the trees are not programs, so their versions cannot be read.
     "nvidia_cdi_for_engines": [],
 }

@@ -258,7 +258,7 @@ def test_leaves_other_arguments_to_the_module(host: Host, args: dict[str, t.Any]
         ({"files": "toolkit"}, "toolkit is not a regular file."),
         (
             {"src": "toolkit", "components": ["all"]},
-            "nvidia_toolkit_components (components) contains unknown names: all.",
+            "nvidia_toolkit_module_options.components (components) contains unknown names: all.",
         ),
         ({"src": "toolkit", "async_val": 60}, "remote_src: false does not work with async"),
     ],

@@ -142,7 +142,7 @@ def test_knows_variables_that_tasks_set() -> None:
                 "nvidia_toolkit_src": "/x",
                 "nvidia_runtime_config_mode": "hook",
             },
-            "nvidia_toolkit_source is directory, which installs no packages. Set nvidia_toolkit_components",
+            "directory, which installs no packages. Set nvidia_toolkit_module_options.components to [runtime, ctk,",
         ),
         (
             {"nvidia_toolkit_packages": "base", "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "legacy"}},

@@ -62,6 +62,11 @@ def test_options_with_the_name_of_another_option() -> None:
     assert variables_of("nvidia_toolkit_key", ["dest"]) == {}
 
 
+def test_options_in_a_dictionary_of_the_role() -> None:
+    expected = {"checksum": "nvidia_toolkit_module_options.checksum", "settings": "nvidia_toolkit_settings"}
+    assert variables_of("gpufleet.nvidia.nvidia_toolkit_install", expected) == expected
+
+
 def test_a_message_has_the_variable_beside_its_option() -> None:
     def text() -> str:
         return f"Set {errors.option:source}: existing, or remove {errors.option:{'version'}}."
@@ -97,7 +102,7 @@ def test_every_variable_exists_and_is_what_the_role_passes(role: str) -> None:
             options |= set(re.findall(r"^  ([a-z_]+):$", path.read_text(encoding="utf-8"), re.MULTILINE))
         options -= NOT_MEANT
         named = {option: variable_of(f"nvidia_{name}", option) for option in options}
-        assert {variable for variable in named.values() if variable is not None} <= variables
+        assert {variable.partition(".")[0] for variable in named.values() if variable is not None} <= variables
         text = "".join(path.read_text(encoding="utf-8") for path in tasks)
         for option, variable in named.items():
             passed = re.findall(rf'^    {option}: "{{{{ ({role}_\w+)', text, re.MULTILINE)
