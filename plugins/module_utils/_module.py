@@ -210,19 +210,13 @@ def command_runner(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Call
     return run
 
 
-def pinned_runner(
-    module: AnsibleModule, limit: int = TIMEOUT
-) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
-    """Return a runner for programs whose output depends on their environment.
+def pinned_runner(module: AnsibleModule, limit: int = TIMEOUT) -> core_plan.Runner:
+    """Return a runner for programs of the toolkit, whose output depends on their environment.
 
-    Each command gets exactly the environment of the second argument.
+    Their environment is only the search path of services, in which nvidia-ctk also finds the driver's programs.
     """
     run = command_runner(module, limit)
-
-    def run_pinned(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
-        return run(["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *argv])
-
-    return run_pinned
+    return lambda argv: run(["env", "-i", f"PATH={':'.join(hostfs.SERVICE_PATH)}", *argv])
 
 
 def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[str, str], None]:

@@ -27,9 +27,6 @@ _ACTIONS = (NONE, RELOAD, RESTART)
 _ROOTLESS = "rootless"
 # The runtimes of this collection, besides the one that the role names. Only these are expected after a restart.
 _OWN_RUNTIMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-# Engines in which this collection can switch CDI on. K3s and RKE2 decide that themselves. Podman and CRI-O always use
-# CDI.
-_WITH_CDI_SETTING = re.compile(r"(docker|containerd)(/(system|rootless|k0s|microk8s)(/.*)?)?")
 # A containerd with a unit of the system. Without CRI it has no runtimes.
 _WITH_CRI = re.compile(r"containerd(/system/.*)?")
 
@@ -266,7 +263,7 @@ class Planner:
                     f"The kubelet of this host uses {target}, whose CRI is disabled, so no pod can start. Remove cri"
                     f" from disabled_plugins, restart {target}, and run this play again."
                 )
-        without = [r["target"] for r in configured if r["cdi"] is False and _WITH_CDI_SETTING.fullmatch(r["target"])]
+        without = [r["target"] for r in configured if r["cdi"] is False and _has_cdi_setting(r["target"])]
         if without and self._options.cdi_written and self._options.enable_cdi != "false":
             yield (
                 f"CDI is off in {' and '.join(without)}, so the CDI specification of this host has no effect there. Set"
@@ -279,6 +276,15 @@ def parts_of(target: str) -> tuple[str, str, str]:
     engine, _slash, rest = target.partition("/")
     flavor, _slash, instance = rest.partition("/")
     return engine, flavor or "system", instance
+
+
+def _has_cdi_setting(target: str) -> bool:
+    """Return whether this collection can switch CDI on in an engine. K3s, RKE2, CRI-O and Podman decide themselves."""
+    row = flavors.FLAVORS.get(parts_of(target)[:2])
+    if row is None or row.cdi_advice:
+        return False
+    facts = flavors.FACTS[row.engine]
+    return "enable_cdi" in facts.options and not facts.cdi_always
 
 
 def key_of(entry: Entry) -> tuple[str, str]:

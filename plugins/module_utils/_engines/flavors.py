@@ -22,7 +22,8 @@ class Flavor(t.NamedTuple):
     """One way in which an engine is installed on a host.
 
     - ``key``: the name under which its records are stored.
-    - ``programs``, ``paths``, ``services``: an engine is installed in this way if one of them exists on the host.
+    - ``programs``, ``paths``, ``services``: an engine is installed in this way if one of them exists on the host. The
+      services are its units, of K3s and RKE2 that of a server first.
     - ``by_unit``: the host may have several instances, each with its own unit.
     - ``by_user``: each user may have an own instance. A task manages that of the user who runs it.
     - ``daemon``: whether a process of the engine runs between containers.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -53,27 +54,27 @@ class Distribution(t.NamedTuple):
 # - k0s 1.36: pkg/component/worker/kubelet.go (arguments, configuration in the run directory).
 # - MicroK8s 1.33: microk8s-resources/default-args/kubelet.
 _USUAL_ROOT, _USUAL_ENDPOINT = "/var/lib/kubelet", "unix:///run/containerd/containerd.sock"
-_RANCHER_ENDPOINT = "unix:///run/k3s/containerd/containerd.sock"
+_K3S, _RKE2, _K0S, _MICROK8S = (flavors.FLAVORS["containerd", name] for name in ("k3s", "rke2", "k0s", "microk8s"))
 _RANCHER_CONFIG_DIR = "agent/etc/kubelet.conf.d"
 _SNAP_COMMON, _SNAP_DATA = "/var/snap/microk8s/common", "/var/snap/microk8s/current"
 # The variables in the file of arguments of MicroK8s.
 SNAP_VARIABLES = {"SNAP_COMMON": _SNAP_COMMON, "SNAP_DATA": _SNAP_DATA}
 _ROWS = (
     Distribution(
-        "k3s", ("k3s.service", "k3s-agent.service"), ("k3s",), "k3s", _USUAL_ROOT, _RANCHER_ENDPOINT,
+        "k3s", _K3S.services, ("k3s",), "k3s", _USUAL_ROOT, f"unix://{_K3S.cri}",
         data_dir="/var/lib/rancher/k3s", config_dir=_RANCHER_CONFIG_DIR, in_process=True,
     ),
     Distribution(
-        "rke2", ("rke2-server.service", "rke2-agent.service"), ("kubelet",), "rke2", _USUAL_ROOT, _RANCHER_ENDPOINT,
+        "rke2", _RKE2.services, ("kubelet",), "rke2", _USUAL_ROOT, f"unix://{_RKE2.cri}",
         data_dir="/var/lib/rancher/rke2", config_dir=_RANCHER_CONFIG_DIR, log="agent/logs/kubelet.log",
     ),
     Distribution(
-        "k0s", ("k0sworker.service", "k0scontroller.service"), ("kubelet",), "k0s", "/var/lib/k0s/kubelet",
-        "unix:///run/k0s/containerd.sock", config="/run/k0s/kubelet/config.yaml",
+        "k0s", _K0S.services, ("kubelet",), "k0s", "/var/lib/k0s/kubelet", f"unix://{_K0S.cri}",
+        config="/run/k0s/kubelet/config.yaml",
     ),
     Distribution(
         "microk8s", ("snap.microk8s.daemon-kubelite.service",), ("kubelite",), "", f"{_SNAP_COMMON}/var/lib/kubelet",
-        f"{_SNAP_COMMON}/run/containerd.sock", arguments=f"{_SNAP_DATA}/args/kubelet", in_process=True,
+        _MICROK8S.cri, arguments=f"{_SNAP_DATA}/args/kubelet", in_process=True,
     ),
     Distribution("kubelet", ("kubelet.service",), ("kubelet",), "kubelet", _USUAL_ROOT, _USUAL_ENDPOINT),
 )  # fmt: skip

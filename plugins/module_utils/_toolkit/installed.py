@@ -15,6 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
@@ -97,7 +98,7 @@ def version_in(folder: str, host: hostfs.HostFS, run: core_plan.Runner) -> str |
     if not trusted_paths.is_trusted_folder(host, folder):
         return None
     program = host.find_executable([f"{folder}/nvidia-ctk", "nvidia-ctk"])
-    return None if program is None else run_version([program], host, run).version
+    return None if program is None else program_version.printed_version([program, "--version"], host, run)
 
 
 def upstream_version(text: str) -> str | None:

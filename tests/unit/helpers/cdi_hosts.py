@@ -74,8 +74,8 @@ class CdiHost(NodeTree):
         self.ran.append(arguments)
         return self.commands.get(arguments[0], (127, "", "there is no such program"))
 
-    def pinned(self, argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
-        return self.run([*argv, *(f"{name}={value}" for name, value in environment.items())][: len(argv)])
+    def pinned(self, argv: list[str]) -> tuple[int, str, str]:
+        return self.run(argv)
 
     def cdi(self, check_mode: bool = False, request: Request | None = None, **options: t.Any) -> Data:
         cdi_options = CdiOptions(request=request or Request(), **options)
@@ -102,7 +102,7 @@ class CdiHost(NodeTree):
     def nvidia_ctk(self, monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
         """Install a nvidia-ctk 1.20.0 that prints this specification."""
 
-        def run(argv: list[str], _environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        def run(argv: list[str]) -> tuple[int, str, str]:
             return 0, "version 1.20.0" if "--version" in argv else printed, ""
 
         self.live = True

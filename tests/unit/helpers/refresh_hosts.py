@@ -90,7 +90,7 @@ class RefreshTree(Files):
         self.ran.append(arguments)
         return self.answers(arguments)
 
-    def run_pinned(self, argv: list[str], _environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+    def run_pinned(self, argv: list[str]) -> tuple[int, str, str]:
         assert argv[-1] == "--version"
         return 0, f"NVIDIA Container Toolkit CLI version {self.version}\n", ""
 

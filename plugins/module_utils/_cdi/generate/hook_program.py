@@ -17,11 +17,12 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
-    PinnedRunner = t.Callable[[t.List[str], t.Mapping[str, str]], t.Tuple[int, str, str]]
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 # Without these, programs in containers do not find the driver's libraries.
 _ESSENTIAL = (cdi_options.CREATE_SYMLINKS, cdi_options.LDCACHE)
@@ -32,7 +33,7 @@ _COMMAND = re.compile(r" {3}(?: {2})?([a-z][a-z0-9-]*)(?=[\s,]|\Z)")
 
 
 def without_unknown_hooks(
-    documents: t.Mapping[str, t.Any], request: cdi_options.Request, host: hostfs.HostFS, run_pinned: PinnedRunner
+    documents: t.Mapping[str, t.Any], request: cdi_options.Request, host: hostfs.HostFS, run_pinned: core_plan.Runner
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return ``documents`` with the hooks that the hook program has, and a message about those that were left out.
 
@@ -64,11 +65,11 @@ def without_unknown_hooks(
     return kept, [problem] if problem else []
 
 
-def _known_hooks(argv: list[str], host: hostfs.HostFS, run_pinned: PinnedRunner) -> tuple[list[str], str]:
+def _known_hooks(argv: list[str], host: hostfs.HostFS, run_pinned: core_plan.Runner) -> tuple[list[str], str]:
     """Return the hooks that the program lists, and the reason as a message if it lists none."""
     reason = "programs of an offline tree are not run"
     if host.live:
-        status, output, error = run_pinned(host.argv(argv), {"PATH": ":".join(hostfs.SERVICE_PATH)})
+        status, output, error = run_pinned(host.argv(argv))
         names = commands_of(output)
         if status == 0 and names:
             return names, ""

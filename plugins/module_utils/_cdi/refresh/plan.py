@@ -51,11 +51,11 @@ class RefreshOptions(t.NamedTuple):
 class Runners(t.NamedTuple):
     """Functions that run commands on the host.
 
-    ``run`` uses the environment of the task, and ``run_pinned`` exactly the environment that its caller passes.
+    ``run`` uses the environment of the task, and ``run_pinned`` only the PATH of services.
     """
 
     run: core_plan.Runner
-    run_pinned: cdi_generate.PinnedRunner
+    run_pinned: core_plan.Runner
 
 
 def own_paths() -> list[str]:

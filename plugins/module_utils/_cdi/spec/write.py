@@ -65,7 +65,7 @@ class SpecWriter:
         options: cdi_options.CdiOptions,
         host: hostfs.HostFS,
         run: core_plan.Runner,
-        run_pinned: cdi_generate.PinnedRunner,
+        run_pinned: core_plan.Runner,
     ) -> None:
         self.options = options
         self.host = host

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
@@ -59,7 +60,7 @@ class Docker(engines_base.EngineDefaults):
     reports_full_state = True
     drop_in_path: str | None = None
     config_path = "/etc/docker/daemon.json"
-    service = "docker.service"
+    (service,) = flavors.FLAVORS["docker", core_constants.SYSTEM].services
     socket = "/var/run/docker.sock"
     pid_file = "/var/run/docker.pid"
     default_runtime = docker_plan.BUILTIN_DEFAULT
@@ -297,7 +298,7 @@ class DockerSnap(Docker):
     key = "docker_snap"
     companions: tuple[str, ...] = ()
     config_path = "/var/snap/docker/current/config/daemon.json"
-    service = "snap.docker.dockerd.service"
+    (service,) = flavors.FLAVORS["docker", "snap"].services
     pid_file = "/run/snap.docker/docker.pid"
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:

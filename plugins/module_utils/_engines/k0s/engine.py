@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -32,8 +32,7 @@ if t.TYPE_CHECKING:
 
 DROP_IN = f"{k0s_config.DROP_INS}/99-nvidia.toml"
 CONFIG_MODES = ("auto", "drop_in")
-# The services that `k0s install` creates.
-SERVICES = ("k0sworker.service", "k0scontroller.service")
+_ROW = flavors.FLAVORS["containerd", "k0s"]
 # Parts of the error message when the validation command cannot start, on this host and in a chroot.
 _NOT_STARTED = ("cannot be run: ", "failed to run command")
 
@@ -51,9 +50,9 @@ class K0s(containerd_engine.EmbeddedContainerd):
     config_path = k0s_config.MAIN
     drop_in_path: str | None = DROP_IN
     starter = "k0s"
-    services = SERVICES
-    service = SERVICES[0]
-    socket = "/run/k0s/containerd.sock"
+    services = _ROW.services
+    service = _ROW.services[0]
+    socket = _ROW.cri
     running: tuple[int, ...] | None = None
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:

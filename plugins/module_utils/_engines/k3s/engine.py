@@ -13,6 +13,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -36,21 +37,18 @@ _ENDING_BUILDS = ("1.25.15+k3s1", "1.26.10+k3s1", "1.27.7+k3s1", "1.28.3+k3s1")
 class K3sFamily(containerd_engine.EmbeddedContainerd):
     """K3s or RKE2.
 
-    ``title`` is the display name, ``services`` are the units, the server's first. The versions are those of the
-    distribution, not of its containerd.
+    ``title`` is the display name. The versions are those of the distribution, not of its containerd.
     """
 
-    # The same path for both (pkg/agent/config/config_linux.go).
-    socket = "/run/k3s/containerd/containerd.sock"
     # The CRI reports everything that the file of this collection can change.
     reports_full_state = True
 
-    def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
+    def __init__(self, title: str, program: str) -> None:
         self.title = title
         self.flavor = self.key = self.starter = program
         self.distribution = k3s_config.RancherDistribution(program)
-        self.services = services
-        self.service = services[0]
+        row = flavors.FLAVORS["containerd", program]
+        self.services, self.service, self.socket = row.services, row.services[0], row.cri
         self.config_path = f"{self.distribution.data_dir}/{_GENERATED}"
         self.drop_in_path = f"{self.distribution.config_file}.d/{k3s_plan.FILE_NAME}"
         self.no_reload = f"{title} and its containerd read their configuration only when they start"
@@ -167,5 +165,5 @@ def _nvidia_runtimes(runtimes: t.Mapping[str, str]) -> dict[str, str]:
     return {name: program for name, program in runtimes.items() if engines_base.is_nvidia_runtime(name, program)}
 
 
-K3S = K3sFamily("K3s", "k3s", ("k3s.service", "k3s-agent.service"))
-RKE2 = K3sFamily("RKE2", "rke2", ("rke2-server.service", "rke2-agent.service"))
+K3S = K3sFamily("K3s", "k3s")
+RKE2 = K3sFamily("RKE2", "rke2")

@@ -17,8 +17,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
@@ -42,6 +42,7 @@ _ARGUMENTS = "/var/snap/microk8s/current/args"
 _SNAPS = ("/snap/microk8s/current", "/var/lib/snapd/snap/microk8s/current")
 _PROGRAMS = tuple(f"{folder}/bin/containerd" for folder in _SNAPS)
 _SNAP_INFO = tuple(f"{folder}/meta/snap.yaml" for folder in _SNAPS)
+_ROW = flavors.FLAVORS["containerd", "microk8s"]
 # The errors of a program that finds its libraries only inside the snap, and of one that cannot be started at all.
 _NOT_STARTED = ("error while loading shared libraries", "cannot be run: ", "failed to run command")
 
@@ -53,8 +54,8 @@ class MicroK8s(containerd_engine.Containerd):
     key = "microk8s"
     config_path = f"{_ARGUMENTS}/containerd-template.toml"
     drop_in_path: str | None = None
-    service = "snap.microk8s.daemon-containerd.service"
-    socket = "/var/snap/microk8s/common/run/containerd.sock"
+    service = _ROW.services[0]
+    socket = _ROW.cri
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         name = systemd_units.unit_name(service or self.service)

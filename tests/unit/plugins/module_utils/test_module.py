@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import SERVICE_PATH, HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import mask_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
@@ -347,7 +347,7 @@ def test_arguments_of_commands_are_not_expanded(monkeypatch: pytest.MonkeyPatch,
     module = basic.AnsibleModule(argument_spec={})
     output = "\n".join(_LITERAL) + "\n"
     assert command_runner(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, output, "")
-    assert pinned_runner(module)(["env"], {"NAME": "$HOME ~root"}) == (0, "NAME=$HOME ~root\n", "")
+    assert pinned_runner(module)(["env"]) == (0, f"PATH={':'.join(SERVICE_PATH)}\n", "")
 
 
 @pytest.mark.parametrize(("limit", "argv"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])
