@@ -114,8 +114,8 @@ options:
       cdi:
         description:
           - Whether CDI must be on. When left out, CDI only has to be as the files set it.
-          - The module does not check CDI in an engine that does not report it. Docker before 28.2 does not report CDI
-            when it is off, and containerd 1.6 never reports it.
+          - The module does not check CDI in an engine that does not report it, such as Docker before 25.0 and
+            containerd 1.6.
         type: bool
   rollback:
     description:

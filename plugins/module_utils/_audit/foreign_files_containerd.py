@@ -18,8 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 
-# Together, these keys identify a file of Kubespray. Its templates (config.toml.j2, config-v1.toml.j2) write them in all
-# releases since 2.19, and no other tool writes all of them.
+# Together, these keys identify a file of Kubespray. Its templates (config.toml.j2, config-v1.toml.j2) write them by
+# default (first 2.21.0, last without it 2.20.0), and no other tool writes all of them.
 _KUBESPRAY_TOP = ("root", "state", "oom_score", "grpc", "plugins")
 _KUBESPRAY_SPEC = "cri-base.json"
 _KUBESPRAY_SETTING = "max_container_log_line_size"

@@ -45,9 +45,9 @@ _ARGUMENTS = {
 CONTROL_NODES = {
     f"/dev/{name}": " ".join((_PROGRAM, *_ARGUMENTS[name])) for name in (_MODESET, f"{_UVM}-tools", _UVM, _CONTROL)
 }
-# The name of the major number in /proc/devices: nvidia-frontend before driver 545.29, and nvidia since (NVIDIA's
-# changelog, quoted in issue 324 of nvidia-container-toolkit). nvidia-modprobe searches for neither name and always uses
-# the number below.
+# The name of the major number in /proc/devices: nvidia-frontend up to driver 535 (last 535.288.01), and nvidia since
+# 545.23.06 (kernel-open/nvidia/nv.c of open-gpu-kernel-modules). nvidia-modprobe searches for neither name and always
+# uses the number below.
 _MAJOR_NAMES = ("nvidia-frontend", "nvidia")
 _MAJOR = 195
 _SECTION = "Character devices:"

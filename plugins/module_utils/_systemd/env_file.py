@@ -20,7 +20,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Before this release, a backslash at the end of a comment makes the next line part of the comment.
+# Before this release, a backslash at the end of a comment makes the next line part of the comment. First without this
+# rule 254, last with it 253 (src/basic/env-file.c).
 _COMMENTS_END_SINCE = 254
 # systemd's library, whose name contains the release, and which every program of systemd loads.
 _LIBRARIES = (

@@ -26,7 +26,7 @@ UNIT = "docker.service"
 SCRIPT = "dockerd-rootless.sh"
 _PROGRAMS = ("rootlesskit", "dockerd")
 _PID = re.compile(r"[0-9]{1,10}\Z")
-# A user's systemd puts services into app.slice. Before systemd 246 it put them directly into the control group of
+# A user's systemd puts services into app.slice. Before systemd 247 it put them directly into the control group of
 # user@UID.service.
 _CONTROL_GROUPS = ("app.slice/", "")
 

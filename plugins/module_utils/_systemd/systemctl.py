@@ -171,7 +171,7 @@ class Systemctl(t.NamedTuple):
 
     def kill(self) -> None:
         """Kill the unit's main process with SIGKILL; its child processes keep running."""
-        # systemd before 252 does not know the newer name of the option. systemd 262 still knows this one.
+        # The newer name of the option is --kill-whom: first 252, last without it 251. systemd 262 still knows this one.
         self._run("kill", "--kill-who=main", "--signal=KILL", "--", self.unit)
 
     def journal_tail(self, since: float) -> list[str]:

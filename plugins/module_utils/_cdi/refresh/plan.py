@@ -32,9 +32,6 @@ if t.TYPE_CHECKING:
 
 # The records of the files of refresh units have names that begin with this.
 CDI_REFRESH = "cdi.refresh"
-# The first CDI version with additional groups. Engines that support only older versions skip a specification that has
-# additional groups.
-_GIDS_SINCE = (0, 7, 0)
 _SMI = "nvidia-smi"
 _NULL = "/dev/null"
 
@@ -133,8 +130,8 @@ def _for_old_engines(
     """Return ``options``, with the flag that omits additional groups if an engine of the host cannot read them."""
     engines = cdi_support.engines_for(options.for_engines, host, run)
     newest = [cdi_versions.version_number(engine.newest) for engine in engines if engine.reads and engine.newest]
-    flags = options.request.feature_flags
-    if cdi_options.NO_GIDS in flags or all(version >= _GIDS_SINCE for version in newest):
+    flags, since = options.request.feature_flags, cdi_versions.version_number(cdi_versions.GIDS_SINCE)
+    if cdi_options.NO_GIDS in flags or all(version >= since for version in newest):
         return options
     return options._replace(request=options.request._replace(feature_flags=(*flags, cdi_options.NO_GIDS)))
 

@@ -20,9 +20,12 @@ if t.TYPE_CHECKING:
 
     Spec = t.Dict[str, t.Any]
 
+# The releases of the CDI library, whose specs-go/version.go has the needs below.
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 # The lowest minimum that the library computes. Specifications that state an earlier version never load.
 EARLIEST = "0.3.0"
+# The first version with additional groups. An engine that supports only older ones skips a specification with groups.
+GIDS_SINCE = "0.7.0"
 
 _WITHOUT_GROUPS = (
     "Processes that do not run as root may then lack the groups of device nodes. Add these groups to such containers,"
@@ -30,7 +33,7 @@ _WITHOUT_GROUPS = (
 )
 # Fields that containers can do without: field, the first version that has it, and the effect of its absence.
 _OPTIONAL_FIELDS = (
-    ("additionalGids", "0.7.0", _WITHOUT_GROUPS),
+    ("additionalGids", GIDS_SINCE, _WITHOUT_GROUPS),
     ("annotations", "0.6.0", "Annotations have no effect on containers"),
 )
 
@@ -94,7 +97,7 @@ def _needs_of_edits(field: str, edits: t.Mapping[str, t.Any]) -> t.Iterator[Need
         if node and node.get("hostPath"):
             yield Need("0.5.0", f"{field}.deviceNodes[{index}].hostPath", "a different path of a device on the host")
     if edits.get("additionalGids"):
-        yield Need("0.7.0", f"{field}.additionalGids", "additional groups")
+        yield Need(GIDS_SINCE, f"{field}.additionalGids", "additional groups")
     rdt = edits.get("intelRdt")
     if rdt is not None:
         yield Need("0.7.0", f"{field}.intelRdt", "a class of Intel RDT")
