@@ -34,7 +34,7 @@ PRIVATE = (
     *(f"/var/lib/rancher/{name}/agent/containerd" for name in ("k3s", "rke2")),
     "/var/lib/k0s/containerd",
     "/var/snap/microk8s/common",
-    "/home/ada/.local",
+    "/home/alice/.local",
     "/etc/hosts",
     str(simulated_gpus.HOME),
 )

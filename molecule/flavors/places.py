@@ -15,7 +15,7 @@ from engines import PATIENCE, run
 # A directory that is not compared, and is lost with the host.
 MEMORY = Path("/run/gpufleet-flavors")
 KIND = socket.gethostname().rpartition("-")[2]
-USER, UID = "ada", 1000
+USER, UID = "alice", 1000
 RUNTIME_DIR = f"/run/user/{UID}"
 AS_USER = ("runuser", "-u", USER, "--", "env", f"XDG_RUNTIME_DIR={RUNTIME_DIR}")
 K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
