@@ -76,6 +76,11 @@ ACCEPTED: tuple[Accepted, ...] = (
         "containerd: kubespray*", rf'.*[Ss]ystemdCgroup.*|.*"[0-9a-f]{{64}}".*|{_OWN}',
         "Inherited options are written with the names of containerd's fields, not in the spelling of kubespray.",
     ),
+    Accepted("*, purged", r"purged: .*", "purge_legacy removes whole files only, and no entries of main files."),
+    Accepted(
+        "containerd: an older copy of nvidia-ctk, purged", r".*",
+        "purge_legacy keeps a drop-in without which a setting would have another value.",
+    ),
 )  # fmt: skip
 
 

@@ -116,6 +116,10 @@ _LEFTOVERS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "a copy of nvidia-ctk": (
         "containerd",
+        {leftovers.MAIN: leftovers.main_file(), leftovers.DROP_IN: leftovers.snapshot("registry.k8s.io/pause:3.9")},
+    ),
+    "an older copy of nvidia-ctk": (
+        "containerd",
         {leftovers.MAIN: leftovers.main_file(), leftovers.DROP_IN: leftovers.snapshot()},
     ),
     "a runtime of the GPU operator": (
