@@ -197,7 +197,7 @@ def account(name: str, uid: int) -> None:
 
 
 def attacker() -> None:
-    """Create a user whose files block readers, who holds the lock of earlier versions, and who runs a "dockerd"."""
+    """Create a user whose files block readers, and who runs a "dockerd"."""
     name, home = "mallory", Path("/home/mallory")
     account(name, places.UID + 1)
     unit = home / ".config/systemd/user/docker.service"
@@ -209,7 +209,6 @@ def attacker() -> None:
     shutil.copy("/usr/bin/sleep", home / "dockerd")
     do("chown", "-Rh", f"{name}:{name}", str(home))
     do("systemd-run", "--quiet", f"--uid={name}", str(home / "dockerd"), "infinity")
-    do("systemd-run", "--quiet", f"--uid={name}", "flock", "/run/lock/gpufleet-nvidia.lock", "sleep", "infinity")
 
 
 def wait_for(path: Path) -> None:

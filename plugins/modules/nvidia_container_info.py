@@ -116,8 +116,7 @@ options:
         default: auto
       files:
         description:
-          - Whether the files that the engines read must be readable and valid. With O(require_engines.options), the
-            planned change decides about their contents.
+          - Whether the files that the engines read must be readable and valid.
         type: bool
         default: true
       options:

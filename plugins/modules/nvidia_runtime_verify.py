@@ -101,7 +101,7 @@ options:
     default: nvidia
   method:
     description:
-      - How containers get the GPUs. Podman always uses CDI. V(cdi) was added in version 1.2.0.
+      - How containers get the GPUs. Podman always uses CDI.
       - V(runtime) uses the runtime O(runtime_name), and fails if the engine does not register it.
       - V(cdi) uses CDI. No runtime needs to be registered, O(level=config) checks that CDI is on in the engine, and the
         container of O(level=engine) has the default runtime of the engine.

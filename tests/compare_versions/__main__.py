@@ -76,6 +76,10 @@ ACCEPTED: tuple[Accepted, ...] = (
         "containerd: kubespray*", rf'.*[Ss]ystemdCgroup.*|.*"[0-9a-f]{{64}}".*|{_OWN}',
         "Inherited options are written with the names of containerd's fields, not in the spelling of kubespray.",
     ),
+    Accepted(
+        "*", r"""file /(var/lib/gpufleet-nvidia|usr/local/nvidia)/.*\| +'? *"schema": 1,.*""",
+        "Records and manifests have no version of their format.",
+    ),
     Accepted("*, purged", r"purged: .*", "purge_legacy removes whole files only, and no entries of main files."),
     Accepted(
         "containerd: an older copy of nvidia-ctk, purged", r".*",

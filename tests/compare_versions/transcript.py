@@ -25,13 +25,6 @@ if t.TYPE_CHECKING:
 WORKER = Path(__file__).with_name("worker.py")
 # Where the collection keeps records, backups and its lock.
 OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
-# Keys of results, and of the dictionaries in them, that had another name before 1.0. They are compared by the new name.
-RENAMED = {
-    "links_made": "links_created",
-    "open_cves": "known_cves",
-    "folders": "directories",
-    "sentence": "message",
-}
 # Keys that Ansible or AnsibleModule adds to a result.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
 # Keys whose values are messages for users, in results and in the dictionaries in them.
@@ -150,7 +143,7 @@ class Run:
 
     def _answer_lines(self, answer: Arguments) -> list[str]:
         left_out = _LEFT_OUT if self.messages else (*_LEFT_OUT, *_MESSAGES)
-        shown = _without(left_out, _renamed(answer))
+        shown = _without(left_out, answer)
         lines = []
         for key, value in sorted(shown.items()):
             # A diff is easier to read line by line.
@@ -173,15 +166,6 @@ class Run:
 
     def _plain(self, line: str) -> str:
         return _BACKUP_NAME.sub("<time>", line.replace(str(self.root), "<tree>"))
-
-
-def _renamed(value: t.Any) -> t.Any:
-    """Return a value with the present names of the keys of its dictionaries."""
-    if isinstance(value, list):
-        return [_renamed(entry) for entry in value]
-    if isinstance(value, dict):
-        return {RENAMED.get(key, key): _renamed(entry) for key, entry in value.items()}
-    return value
 
 
 def _without(left_out: t.Sequence[str], value: t.Any) -> t.Any:

@@ -4,7 +4,7 @@
 
 """Records of original files: the content, owner and mode before the first change, and the entries of this collection.
 
-Records of earlier releases stay readable: directories, schema and keys do not change.
+A later release must read the records of this one, so directories and keys do not change.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ INSTALLED_PACKAGES = f"{STATE_DIR}/installed-packages.json"
 # packages, and the package repository.
 TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
 
-_SCHEMA = 1
 _SNAPS = "/var/snap/"
 _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
 _MAX_MODE = 0o7777
-_NAME_MAX = 255
-# If the name of a record would exceed NAME_MAX, it contains only this many bytes of the file's name.
+# The name of a record contains at most this many bytes of the file's name. NAME_MAX is 255.
 _NAME_LIMIT = 150
 _CHECKSUM = "checksum"
 # The limit for nested lists and objects. The parsers of configuration files allow 100 levels (MAX_DEPTH in
@@ -98,7 +96,6 @@ class OriginalFile(t.NamedTuple):
 
     def to_bytes(self) -> bytes:
         fields = {
-            "schema": _SCHEMA,
             "engine": self.engine,
             "path": stable_snap_path(self.path),
             "main": stable_snap_path(self.main),
@@ -121,14 +118,10 @@ class OriginalFile(t.NamedTuple):
     def from_bytes(cls, path: str, content: bytes) -> OriginalFile:
         """Return the record in ``content``.
 
-        Raises HostError for a record that another version wrote or that is damaged. ``path`` is the record's own path.
+        Raises HostError for a damaged record. ``path`` is the record's own path.
         """
         try:
-            fields = json_data.check(json_data.load(content, _MAX_DEPTH), dict)
-            if fields.get("schema", _SCHEMA) != _SCHEMA:
-                problem = f"{path} was written by another version of this collection."
-                raise errors.with_advice(errors.HostError, problem, "Use that version.")
-            return _checked(fields)
+            return _checked(json_data.check(json_data.load(content, _MAX_DEPTH), dict))
         except ValueError as error:
             advice = (
                 "Restore it from a backup, or move it away. Without it, a removal deletes only the NVIDIA entries and"
@@ -142,7 +135,7 @@ def _checked(fields: t.Any) -> OriginalFile:
 
     Raises ValueError if a field is missing or has a value that no record can have.
     """
-    if fields.pop(_CHECKSUM, None) != _checksum(fields) or "schema" not in fields:
+    if fields.pop(_CHECKSUM, None) != _checksum(fields):
         raise ValueError("it was changed")
     keys = {json_data.strings(key, "path"): key.get("value", _MISSING) for key in json_data.field(fields, "keys", list)}
     record = OriginalFile(
@@ -158,7 +151,7 @@ def _checked(fields: t.Any) -> OriginalFile:
         created=json_data.field(fields, "created", bool),
         main=json_data.field(fields, "main", str),
         keys=keys,
-        boot=json_data.field({"boot": "", **fields}, "boot", str),
+        boot=json_data.field(fields, "boot", str),
     )
     paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
     if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MAX_MODE:
@@ -218,12 +211,8 @@ def _data_dir(host: hostfs.HostFS, engine: str) -> str:
 def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     """Return the path of the record of ``path`` (links resolved)."""
     path = stable_snap_path(path)
-    name = posixpath.basename(path)
-    end = f"-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
-    # Short names are not shortened, because earlier versions did not shorten any name.
-    if len(f"{engine}-{name}{end}".encode()) > _NAME_MAX:
-        name = name.encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
-    return f"{folder}/{engine}-{name}{end}"
+    name = posixpath.basename(path).encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
+    return f"{folder}/{engine}-{name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
 def restart_journal_path(engine: str, folder: str = STATE_DIR) -> str:

@@ -37,14 +37,11 @@ class Requirement(t.NamedTuple):
 
     - ``wanted``: the engines that the play selects.
     - ``files``: whether the files that the engines read must be readable.
-    - ``planned``: whether planned() decides about the contents of these files, because the later task may correct what
-      an earlier release wrote.
     - ``installed``: whether the named engines must be installed now.
     """
 
     wanted: selection.Wanted = selection.Wanted()
     files: bool = True
-    planned: bool = False
     installed: bool = True
 
 
@@ -58,7 +55,7 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
     wanted, own = required.wanted, _inspected(engines)
     problems = []
     if required.files:
-        problems += [message for engine in selection.selected(wanted, own) for message in _reasons(required, engine)]
+        problems += [message for engine in selection.selected(wanted, own) for message in _reasons(engine)]
     if required.installed:
         problems += selection.missing_errors(wanted.named, own, wanted.flavor)
     return list(dict.fromkeys(problems))
@@ -69,11 +66,10 @@ def _inspected(engines: t.Sequence[selection.Described]) -> list[selection.Descr
     return [engine for engine in engines if engine["inspected"]]
 
 
-def _reasons(required: Requirement, engine: selection.Described) -> list[str]:
+def _reasons(engine: selection.Described) -> list[str]:
     if engine["readable"]:
         return []
-    codes = _UNREADABLE - ({errors.ConfigurationError.code} if required.planned and engine["installed"] else set())
-    return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in codes]
+    return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in _UNREADABLE]
 
 
 def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) -> list[str]:
@@ -82,7 +78,7 @@ def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) 
     An engine that is not readable is reported by problems_of().
     """
     own = _inspected(engines)
-    unreadable = {engine["target"] for engine in own if required.files and _reasons(required, engine)}
+    unreadable = {engine["target"] for engine in own if required.files and not engine["readable"]}
     return [name for name in selection.targets(required.wanted, own) if name not in unreadable]
 
 

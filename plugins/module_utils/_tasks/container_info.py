@@ -101,7 +101,7 @@ def _requirement(required: t.Mapping[str, t.Any]) -> requirements.Requirement:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
 
     wanted = selection.wanted_of(required["names"], required["flavor"])
-    return requirements.Requirement(wanted=wanted, files=required["files"], planned=required["options"] is not None)
+    return requirements.Requirement(wanted=wanted, files=required["files"])
 
 
 def _refused_plans(

@@ -17,10 +17,9 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 
 NAME = ".manifest.json"
-_SCHEMA = 1
 
 
 class Identity(t.NamedTuple):
@@ -109,7 +108,6 @@ class Manifest(t.NamedTuple):
 
     def to_bytes(self) -> bytes:
         fields = {
-            "schema": _SCHEMA,
             "name": self.name,
             "version": self.version,
             "replaces": self.replaces,
@@ -127,17 +125,10 @@ class Manifest(t.NamedTuple):
         return json.dumps(fields, indent=1).encode() + b"\n"
 
     @classmethod
-    def from_bytes(cls, path: str, content: bytes) -> Manifest | None:
-        """Return the manifest, or None if the content is not a manifest.
-
-        Raises HostError for a manifest that a newer version of this collection wrote.
-        """
+    def from_bytes(cls, content: bytes) -> Manifest | None:
+        """Return the manifest, or None if the content is not a manifest."""
         try:
             fields = json_data.load(content)
-            if fields["schema"] > _SCHEMA:
-                raise errors.HostError(
-                    f"{path} was written by a newer version of this collection. Update the collection."
-                )
             return cls(
                 _text(fields["name"]),
                 None if fields["version"] is None else _text(fields["version"]),

@@ -75,7 +75,7 @@ class VersionReader:
     def manifest(self, name: str) -> toolkit_manifest.Manifest | None:
         """Return the manifest of a version, or None if the version is incomplete. Raises HostError."""
         content = self.host.read(self._manifest_path(name))
-        found = None if content is None else toolkit_manifest.Manifest.from_bytes(self._manifest_path(name), content)
+        found = None if content is None else toolkit_manifest.Manifest.from_bytes(content)
         return found if found is not None and found.name == name else None
 
     def names(self) -> list[str]:

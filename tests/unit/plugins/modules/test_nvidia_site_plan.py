@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import ahead
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers import released_trees
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import docker_trees
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which creates device nodes")
 
@@ -225,9 +225,10 @@ def test_tasks_ahead(configured: Path, tmp_path: Path, run_module: Run, case: Ca
     for root in trees:
         subprocess.run(["cp", "-a", configured, root], check=True)
         case.change(root)
-    before = released_trees.read_tree(ahead_tree)
+    tree = docker_trees.Tree(ahead_tree)
+    before = tree.snapshot()
     report = run_ahead(run_module, ahead_tree, case, _ansible_check_mode=check_mode)
-    assert released_trees.read_tree(ahead_tree) == before
+    assert tree.snapshot() == before
     results = run_tasks(run_module, real_tree, case, _ansible_check_mode=check_mode)
     found = report.get("ahead", {})
     # If the inspection fails, the play ends.

@@ -10,8 +10,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import PermissionDeniedError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info, parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.requirements import (
@@ -21,15 +19,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.requireme
     targets_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import DISTRIBUTION, PACKAGED
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import FILE, Rootless, alices_host
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 INVALID = {"code": "file-invalid", "message": "/etc/docker/daemon.json, line 2, column 3: no value."}
-DENIED = {"code": PermissionDeniedError.code, "message": "/etc/docker/daemon.json cannot be read."}
 SLOW = {"code": "engine-not-responding", "message": "docker runs but does not answer."}
 
 
@@ -55,10 +50,6 @@ ROOTLESS = Requirement(Wanted(flavor="rootless"))
         # Engines that are not configured may have any file.
         (Requirement(Wanted(("podman",))), [BROKEN, engine("podman")], []),
         (Requirement(files=False), [BROKEN], []),
-        # The plan decides about the content of a file, but not about a file that cannot be read.
-        (Requirement(planned=True), [BROKEN], []),
-        (Requirement(planned=True), [{**BROKEN, "problems": [INVALID, DENIED]}], [DENIED["message"]]),
-        (Requirement(planned=True), [{**BROKEN, "installed": False}], [INVALID["message"]]),
         # Named engines must exist.
         (Requirement(Wanted(("docker", "crio"))), [engine("docker")], [MISSING]),
         (Requirement(Wanted(("crio",)), installed=False), [], []),
@@ -87,7 +78,6 @@ def test_advice_of_a_problem() -> None:
         (Requirement(), ["podman", ALICE]),
         # The file at another path is planned, whatever the usual file contains.
         (Requirement(files=False), ["docker", "podman", ALICE]),
-        (Requirement(planned=True), ["docker", "podman", ALICE]),
         (Requirement(Wanted(("crio", "docker"))), [ALICE, "crio"]),
         (ROOTLESS, [ALICE]),
         # The module refuses the engine of another user.
@@ -118,32 +108,6 @@ def test_plan_of_a_host_without_the_toolkit(tmp_path: Path) -> None:
     assert problem.startswith("/etc/docker/daemon.json, line 1, column 22: runtimes.gpu has the type number")
     (problem,) = plan(host, "podman", config_path="/x")
     assert problem.startswith("config_path is not supported for podman")
-
-
-def test_plan_that_corrects_what_an_earlier_release_wrote(tmp_path: Path) -> None:
-    """Earlier releases wrote runtime_options for CRI-O in the spelling of the task, beside inherited entries."""
-    tree = EngineTree(tmp_path, "crio", None, {PACKAGED: DISTRIBUTION, "/usr/bin/crio": ""}, live=False)
-    tree.present()
-    own = "/etc/crio/crio.conf.d/99-nvidia.toml"
-    record = records.load_record(tree.host, "crio", own)
-    assert record is not None
-    tree.write(own, tree.text(own) + 'Monitor_Cgroup = "pod"\n')
-    other: dict[tuple[str, ...], t.Any] = {("crio", "runtime", "runtimes", "nvidia", "Monitor_Cgroup"): "pod"}
-    earlier = record._replace(keys={**(record.keys or {}), **other})
-    tree.write(records.record_path("crio", own), earlier.to_bytes())
-
-    described, _needed = info.describe_engines(tree.host, tree.run)
-    # CRI-O reads one of the two at random.
-    (problem,) = problems_of(Requirement(Wanted(("crio",))), described)
-    assert "both set monitor_cgroup" in problem
-
-    required = Requirement(Wanted(("crio",)), planned=True)
-    assert problems_of(required, described) == []
-    assert targets_of(required, described) == ["crio"]
-    assert plan(tree.host, "crio") == []
-    # An entry of another tool stays, and both refuse it with the same error.
-    tree.write(records.record_path("crio", own), record.to_bytes())
-    assert plan(tree.host, "crio") == [problem]
 
 
 @pytest.fixture

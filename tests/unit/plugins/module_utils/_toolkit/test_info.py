@@ -394,14 +394,6 @@ def test_reports_incomplete_version(tree: Tree) -> None:
     assert found["version"] == "1.19.0"
 
 
-def test_reports_manifest_of_a_newer_collection(tree: Tree) -> None:
-    name = tree.install_into_directory()
-    tree.put(f"{DIRECTORY}.versions/{name}/{NAME}", '{"schema": 99}')
-    found = tree.describe()
-    assert "newer version of this collection" in found["problems"][0]["message"]
-    assert (found["directory"], found["version"]) == (None, "1.19.0")
-
-
 def test_packages_have_precedence_over_directory(tree: Tree) -> None:
     tree.install()
     tree.install_into_directory()
