@@ -546,9 +546,9 @@ if t.TYPE_CHECKING:
 
 # The options that apply to an existing container. flavor, user, service and socket select its engine.
 _WITH_CONTAINER = (
-    *("container", "engine", "flavor", "user", "service", "socket"),
-    *("try_copy", "image", "timeout"),
-)
+    "container", "engine", "flavor", "user", "service", "socket",
+    "try_copy", "image", "timeout",
+)  # fmt: skip
 
 
 def verify(module: AnsibleModule) -> dict[str, object]:

@@ -10,7 +10,6 @@ The rules are in the files ``rules_*`` and ``foreign_files*`` of this package.
 from __future__ import annotations
 
 import functools
-import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
@@ -27,11 +26,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     rules_toolkit,
     steps,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -82,7 +78,7 @@ def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[
     except errors.MissingPackageError as error:
         found.append(rules_host.unread_files(errors.Problem.of(error)))
     found += _wrong_types(parts)
-    return [finding._asdict() for finding in _merged(dict.fromkeys(found), facts, host)]
+    return [finding.row() for finding in _merged(dict.fromkeys(found), facts)]
 
 
 def foreign_files_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[report.Finding]:
@@ -168,127 +164,11 @@ def _differs(value: t.Any, kind: type) -> bool:
 # -- findings with the same cause ------------------------------------------------------------------------------------
 
 
-class _Pair(t.NamedTuple):
-    """Two findings of a host, of which the first may be the cause of the second."""
-
-    cause: report.Finding
-    other: report.Finding
-    facts: report.HostFacts
-    host: hostfs.HostFS
-
-
-class Cause(t.NamedTuple):
-    """A finding with one of ``ids`` explains one with an id in ``consequences`` if ``explains`` returns true."""
-
-    ids: tuple[str, ...]
-    consequences: tuple[str, ...]
-    explains: t.Callable[[_Pair], bool]
-
-
-def _always(_pair: _Pair) -> bool:
-    return True
-
-
-def _needs_root(pair: _Pair) -> bool:
-    engines = [engine for engine in pair.facts.engines if report.target_of(engine) == pair.other.subject]
-    sockets = [report.text(engine.get("socket")) for engine in engines]
-    return pair.other.id == errors.PermissionDeniedError.code or any(
-        rules_host.is_denied(pair.host, socket) for socket in sockets if socket
-    )
-
-
-def _is_same_engine(pair: _Pair) -> bool:
-    is_engine = any(report.target_of(engine) == pair.cause.subject for engine in pair.facts.engines)
-    return pair.other.subject == pair.cause.subject or (pair.other.id == "gpus-not-configured" and is_engine)
-
-
-def _no_driver(pair: _Pair) -> bool:
-    """Return whether no GPU has a driver. If one has, findings about GPUs have other causes."""
-    return not report.text(pair.facts.gpus.get("driver_version"))
-
-
-def _lacks_only_driver(pair: _Pair) -> bool:
-    """Return whether a driver is all that the host lacks for a specification, which some engines need alone."""
-    needs_specification = pair.other.advice == steps.WRITE_SPECIFICATION
-    return _no_driver(pair) and (needs_specification or pair.facts.refresh.get("enabled") is True)
-
-
-def _lacks_only_toolkit(pair: _Pair) -> bool:
-    """Return whether only the toolkit is missing: the program of a runtime, or programs that a specification names."""
-    other, facts = pair.other, pair.facts
-    if other.id == "cdi-stale":
-        specs = rules_cdi.stale_specs(facts).get(other.subject, [])
-        codes = {reason.code for spec in specs for reason in report.problems_in(spec.get("reasons"))}
-        programs = toolkit_constants.ALL_PROGRAMS
-        missing = [posixpath.basename(path) for spec in specs for path in report.texts(spec.get("missing_paths"))]
-        return codes == {cdi_compare.PATH_MISSING} and all(name in programs for name in missing)
-    if other.id == "runtime-program-missing":
-        # The rule gives this severity only to NVIDIA's runtimes.
-        return other.severity == report.WARNING
-    engine = next((engine for engine in facts.engines if report.target_of(engine) == other.subject), {})
-    name = report.text(engine.get("default_runtime"))
-    return engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name))
-
-
-def _needs_same_step(pair: _Pair) -> bool:
-    return pair.cause.advice == pair.other.advice
-
-
-def _is_engine_of_kubelet(pair: _Pair) -> bool:
-    # A missing program of another vendor's runtime is only information.
-    is_broken = pair.cause.severity != report.INFO
-    return is_broken and pair.cause.subject == report.text(pair.facts.kubernetes.get("engine"))
-
-
-_UNREAD_ENGINE = (
-    *("engine-not-responding", "cri-not-responding", "restart-pending", "gpus-not-configured"),
-    *("cdi-directory-not-read", "default-runtime-program-missing", "default-runtime-undefined"),
-    *("default-runtime-without-gpu", "runtime-program-missing"),
-)
-_WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing")
-_STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
-_DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
-_NOT_LOADED = ("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded")
-_PLUGIN_STATES = ("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
-_WITHOUT_RUNTIME = ("device-plugin-without-nvml", *_PLUGIN_STATES)
-_MISSING_DEVICES = ("devices-not-offered", "device-unhealthy")
-
-# Findings about an engine with which it starts no container with the NVIDIA runtime.
-_BROKEN_ENGINE = (
-    *("config-unreadable", "cri-not-responding", "engine-not-responding", "restart-pending"),
-    *("default-runtime-program-missing", "default-runtime-undefined", "runtime-program-missing"),
-)
-
-# The order matters: a cause can be a consequence of one above it.
-CAUSES = (
-    Cause((rules_host.NOT_ROOT,), ("engine-not-responding", errors.PermissionDeniedError.code), _needs_root),
-    Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
-    Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
-    Cause(_NOT_LOADED, (rules_engines.NOT_CONFIGURED,), _lacks_only_driver),
-    Cause(_NOT_LOADED, (*_WITHOUT_DRIVER, *_WITHOUT_RUNTIME, *_MISSING_DEVICES), _no_driver),
-    Cause(
-        ("toolkit-missing",),
-        ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),
-        _lacks_only_toolkit,
-    ),
-    Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _needs_same_step),
-    Cause(("driver-library-missing",), _WITHOUT_RUNTIME, _always),
-    Cause(_BROKEN_ENGINE, ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _is_engine_of_kubelet),
-    Cause(("gpus-not-configured",), ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _always),
-    Cause(("kubelet-engine-not-configured",), _WITHOUT_RUNTIME, _always),
-    Cause(("device-plugin-without-nvml",), _PLUGIN_STATES, _always),
-    Cause(("device-plugin-older-than-driver",), (*_PLUGIN_STATES, *_MISSING_DEVICES), _always),
-    Cause(("device-plugin-mig-differs",), (*_MISSING_DEVICES, "device-offered-twice"), _always),
-    Cause(("device-plugin-dead",), ("device-plugin-not-registered", *_MISSING_DEVICES), _always),
-    Cause(("device-plugin-not-registered",), _MISSING_DEVICES, _always),
-)
-
-
-def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: hostfs.HostFS) -> list[report.Finding]:
+def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts) -> list[report.Finding]:
     """Return one finding for each cause. It names the consequences, and all subjects that need the same step."""
     # Each engine has its own files and its own daemon, so it is a cause of its own.
     engines = {report.target_of(engine) for engine in facts.engines}
-    kept, explained = _without_consequences(found, facts, host)
+    kept, explained = _without_consequences(found)
     groups: dict[tuple[str, str, str], list[report.Finding]] = {}
     for finding in kept:
         own = finding.subject if finding.subject in engines else ""
@@ -327,26 +207,20 @@ def _joined(group: t.Sequence[report.Finding]) -> report.Finding:
 _Consequences = t.Dict[report.Finding, t.List[report.Finding]]
 
 
-def _without_consequences(
-    found: t.Iterable[report.Finding], facts: report.HostFacts, host: hostfs.HostFS
-) -> tuple[list[report.Finding], _Consequences]:
-    """Return ``found`` without consequences, and the consequences of each finding that is left."""
+def _without_consequences(found: t.Iterable[report.Finding]) -> tuple[list[report.Finding], _Consequences]:
+    """Return ``found`` without consequences, and the consequences of each finding that is left.
+
+    The order matters: a cause can be a consequence of one before it, and is no cause then.
+    """
     kept = sorted(found, key=report.Finding.sort_key)
     consequences: _Consequences = {}
-    for row in CAUSES:
-        for cause in [finding for finding in kept if finding.id in row.ids]:
-            if cause not in kept:
-                # It is a consequence of an earlier cause.
-                continue
-            explained = [
-                other
-                for other in kept
-                if other != cause and other.id in row.consequences and row.explains(_Pair(cause, other, facts, host))
-            ]
+    for cause in found:
+        explained = [other for other in kept if other != cause and any(each.includes(other) for each in cause.explains)]
+        if cause in kept and explained:
             kept = [one for one in kept if one not in explained]
             # What a consequence explains is explained by its cause.
             indirect = [later for other in explained for later in consequences.pop(other, [])]
-            consequences.setdefault(cause, []).extend([*explained, *indirect])
+            consequences[cause] = sorted([*explained, *indirect], key=report.Finding.sort_key)
     return kept, consequences
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
@@ -30,12 +31,30 @@ _DEFAULT_SPEC = cdi_records.default_path(core_constants.GPU_KIND, cdi_options.YA
 _JOINED = 5
 
 
+class Consequence(t.NamedTuple):
+    """The findings with this id that another finding explains; of this subject and with this advice unless empty."""
+
+    id: str
+    subject: str = ""
+    advice: str = ""
+
+    def includes(self, finding: Finding) -> bool:
+        return finding.id == self.id and self.subject in ("", finding.subject) and self.advice in ("", finding.advice)
+
+
+Consequences = t.Tuple[Consequence, ...]
+
+
+def consequences(*names: str, subject: str = "") -> Consequences:
+    return tuple(Consequence(name, subject) for name in names)
+
+
 class Finding(t.NamedTuple):
     """A problem of a host, or a fact that the user should know.
 
     ``severity`` is critical if containers cannot use GPUs, containers may soon not start, or the toolkit has a known
     vulnerability; warning if something works now but will stop working, or if two tools manage it; info for the rest.
-    ``id`` is a stable name. ``subject`` is a target, a path, or a part of the host.
+    ``id`` is a stable name. ``subject`` is a target, a path, or a part of the host. ``explains`` are its consequences.
     """
 
     severity: str
@@ -43,6 +62,11 @@ class Finding(t.NamedTuple):
     subject: str
     text: str
     advice: str
+    explains: Consequences = ()
+
+    def row(self) -> dict[str, str]:
+        """Return what the report has of the finding."""
+        return {name: value for name, value in self._asdict().items() if name != "explains"}
 
     def sort_key(self) -> tuple[int, str, str, str]:
         return SEVERITIES.index(self.severity), self.subject, self.id, self.text
@@ -51,16 +75,26 @@ class Finding(t.NamedTuple):
 Findings = t.Iterator[Finding]
 
 
-def critical(name: str, subject: str, message: str, advice: str) -> Finding:
-    return Finding(CRITICAL, name, subject, message, advice)
+def critical(name: str, subject: str, message: str, advice: str, explains: Consequences = ()) -> Finding:
+    return Finding(CRITICAL, name, subject, message, advice, explains)
 
 
-def warning(name: str, subject: str, message: str, advice: str) -> Finding:
-    return Finding(WARNING, name, subject, message, advice)
+def warning(name: str, subject: str, message: str, advice: str, explains: Consequences = ()) -> Finding:
+    return Finding(WARNING, name, subject, message, advice, explains)
 
 
 def info(name: str, subject: str, message: str, advice: str) -> Finding:
     return Finding(INFO, name, subject, message, advice)
+
+
+# Consequences that several rules have in common. Without a runtime of NVIDIA, a device plugin does not work.
+PLUGIN_STATES = consequences("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
+WITHOUT_RUNTIME = (*consequences("device-plugin-without-nvml"), *PLUGIN_STATES)
+MISSING_DEVICES = consequences("devices-not-offered", "device-unhealthy")
+_BROKEN_ENGINE = (*consequences("kubelet-engine-not-configured"), *WITHOUT_RUNTIME)
+WITHOUT_DRIVER = consequences(
+    "cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing"
+)
 
 
 class HostFacts:
@@ -103,6 +137,20 @@ class HostFacts:
         is_listed = bool(self.specs) or all(code.startswith("cdi-refresh-") for code in codes)
         is_read = is_listed and all(isinstance(spec.get("valid"), bool) for spec in self.specs)
         return "cdi" in self.collected and is_read and not self.gpu_specs
+
+    @property
+    def without_driver(self) -> Consequences:
+        """What a driver that is not loaded explains. If one GPU has a driver, findings about GPUs have other causes."""
+        if text(self.gpus.get("driver_version")):
+            return ()
+        # Some engines need only a specification, which needs the driver.
+        advice = "" if self.refresh.get("enabled") is True else steps.WRITE_SPECIFICATION
+        unconfigured = Consequence("gpus-not-configured", advice=advice)
+        return (*WITHOUT_DRIVER, *WITHOUT_RUNTIME, *MISSING_DEVICES, unconfigured)
+
+    def without_engine(self, target: str) -> Consequences:
+        """Return what an engine that starts no container with NVIDIA's runtime explains."""
+        return _BROKEN_ENGINE if target == text(self.kubernetes.get("engine")) else ()
 
     @property
     def has_fresh_specs(self) -> bool:

@@ -30,11 +30,17 @@ def faulty(facts: report.HostFacts) -> report.Findings:
             reasons = core_text.joined([report.without_path(error, path) for error in report.texts(spec.get("errors"))])
             message = f"{path} is invalid, so engines skip it. {reasons}".rstrip()
             severity = report.CRITICAL if _may_have_gpus(spec) and facts.lacks_gpu_specs else report.WARNING
-            yield report.Finding(severity, "cdi-invalid", path, message, _writing(spec, facts))
+            yield _needs_writing(severity, "cdi-invalid", path, message, _writing(spec, facts))
         warnings = report.texts(spec.get("warnings"))
         if warnings:
             message = f"{path} has unusual content: {'; '.join(each.rstrip('.') for each in warnings)}."
             yield report.info("cdi-unusual-content", path, message, "No action is needed if this is intended.")
+
+
+def _needs_writing(severity: str, name: str, subject: str, message: str, step: str) -> report.Finding:
+    """Return the finding for a specification. A Docker may need the same step."""
+    explains = (report.Consequence("docker-needs-cdi", advice=step),)
+    return report.Finding(severity, name, subject, message, step, explains)
 
 
 def _may_have_gpus(spec: t.Mapping[str, t.Any]) -> bool:
@@ -61,7 +67,7 @@ def stale(facts: report.HostFacts) -> report.Findings:
         reasons = report.joined(reason.message for reason in report.problems_in(specs[0].get("reasons")))
         message = f"{subject} do{'es' if len(paths) == 1 else ''} not match the host. {reasons}".rstrip()
         severity = report.CRITICAL if paths & facts.gpu_specs else report.WARNING
-        yield report.Finding(severity, "cdi-stale", subject, message, _writing(specs[0], facts))
+        yield _needs_writing(severity, "cdi-stale", subject, message, _writing(specs[0], facts))
 
 
 def stale_specs(facts: report.HostFacts) -> dict[str, list[dict[str, t.Any]]]:

@@ -31,7 +31,7 @@ def driver(facts: report.HostFacts) -> report.Findings:
     is_reported = codes & set(procfs.WITHOUT_DRIVER)
     if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
         message = "The host has a GPU, but NVIDIA's driver is not loaded."
-        yield report.critical("driver-not-loaded", report.DRIVER, message, procfs.LOAD)
+        yield report.critical("driver-not-loaded", report.DRIVER, message, procfs.LOAD, facts.without_driver)
 
 
 def devices(facts: report.HostFacts) -> report.Findings:

@@ -20,18 +20,19 @@ if t.TYPE_CHECKING:
 
     Engine = t.Mapping[str, t.Any]
 
-NOT_INSPECTED, NOT_CONFIGURED = "not-inspected", "gpus-not-configured"
+NOT_INSPECTED = "not-inspected"
 
 
 def restarts(facts: report.HostFacts) -> report.Findings:
     for engine in facts.engines:
         target = report.target_of(engine)
+        explains = facts.without_engine(target)
         if engine.get("restart_required") is True:
             message = f"{target} does not run with the current configuration in its files."
-            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
+            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE, explains)
         elif engine.get("missed_toolkit") is True:
             message = f"{target} was started before the toolkit was installed, so it refuses --gpus."
-            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
+            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE, explains)
         if engine.get("unfinished_restart") is True:
             message = f"A restart of {target} was interrupted before the engine was healthy or its files were restored."
             yield report.warning("restart-unfinished", target, message, steps.RESTART_ENGINE)
@@ -50,7 +51,7 @@ def cri_not_responding(facts: report.HostFacts) -> report.Findings:
                 "Look for the cri plugin in the journal of the unit and in the output of ctr plugins ls. Correct the"
                 " file that the error names."
             )
-            yield report.critical("cri-not-responding", target, message, advice)
+            yield report.critical("cri-not-responding", target, message, advice, facts.without_engine(target))
 
 
 def not_inspected(facts: report.HostFacts) -> report.Findings:
@@ -67,17 +68,19 @@ def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Find
     """Yield findings for default runtimes with which no container starts."""
     for engine in facts.engines:
         target = report.target_of(engine)
+        explains = facts.without_engine(target)
         name = report.text(engine.get("default_runtime"))
         program = report.text(report.table(engine.get("runtimes")).get(name))
         if program and _is_missing(host, engine, program):
             message = f"The default runtime {name} needs {program}, which does not exist. No container starts."
-            yield report.critical("default-runtime-program-missing", target, message, steps.INSTALL_FOR_DEFAULT)
+            advice = steps.INSTALL_FOR_DEFAULT
+            yield report.critical("default-runtime-program-missing", target, message, advice, explains)
         elif facts.has_gpu is False and engines_base.is_nvidia_runtime(name, program):
             message = f"The default runtime is {name}, but the host has no GPU. Containers may not start."
             yield report.critical("default-runtime-without-gpu", target, message, steps.RESTORE_DEFAULT)
         if _is_undefined(engine, name):
             message = f"The default runtime {name} is not defined. The CRI plugin does not start."
-            yield report.critical("default-runtime-undefined", target, message, steps.REGISTER_DEFAULT)
+            yield report.critical("default-runtime-undefined", target, message, steps.REGISTER_DEFAULT, explains)
 
 
 def _is_undefined(engine: Engine, name: str) -> bool:
@@ -120,7 +123,8 @@ def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
             )
             message = f"Programs of runtimes do not exist: {each}. No container starts with these runtimes."
             if is_nvidia:
-                yield report.warning("runtime-program-missing", target, message, steps.INSTALL_FOR_RUNTIMES)
+                explains = facts.without_engine(target)
+                yield report.warning("runtime-program-missing", target, message, steps.INSTALL_FOR_RUNTIMES, explains)
             else:
                 advice = "Install the programs, or remove the runtimes."
                 yield report.info("runtime-program-missing", target, message, advice)
@@ -159,7 +163,8 @@ def gpus_not_configured(facts: report.HostFacts) -> report.Findings:
     reason = f"{'no engine has the NVIDIA runtime, and ' if has_tables else ''}no CDI specification has GPUs"
     message = f"The host has a GPU and the toolkit, but no container can use the GPU: {reason}."
     step = steps.CONFIGURE_HOST if has_tables else steps.WRITE_SPECIFICATION
-    yield report.critical(NOT_CONFIGURED, "host", message, step)
+    explains = (*report.consequences("kubelet-engine-not-configured"), *report.WITHOUT_RUNTIME)
+    yield report.critical("gpus-not-configured", "host", message, step, explains)
 
 
 def cdi_off(facts: report.HostFacts) -> report.Findings:

@@ -90,11 +90,41 @@ KINDS: dict[str, dict[str, Kind]] = {
     },
     "kubernetes": {"pod-resources-not-responding": _OTHER},
 }
+# What may be wrong in the report of an engine whose files cannot be read.
+_OF_UNREAD_FILES = (
+    "engine-not-responding", "cri-not-responding", "restart-pending", "cdi-directory-not-read",
+    "default-runtime-program-missing", "default-runtime-undefined", "default-runtime-without-gpu",
+    "runtime-program-missing",
+)  # fmt: skip
 # The codes of errors that say only that something could not be read.
 _GENERIC = ("", errors.NvidiaError.code, errors.HostError.code, errors.ConfigurationError.code)
 
 
 def problems(facts: report.HostFacts) -> report.Findings:
+    """Yield one finding for each problem in the report, with the findings that it explains."""
+    for finding in _without_consequences(facts):
+        yield finding._replace(explains=_consequences(facts, finding.id, finding.subject))
+
+
+def _consequences(facts: report.HostFacts, name: str, subject: str) -> report.Consequences:
+    """Return what the finding ``name`` about ``subject`` explains."""
+    if name in ("driver-library-differs", "driver-modules-differ"):
+        others = report.consequences("mig-unusable", "mig-without-capability", "reboot-required")
+        modules = report.consequences("driver-modules-differ") if name == "driver-library-differs" else ()
+        return (*report.WITHOUT_DRIVER, *others, *modules)
+    if name in procfs.WITHOUT_DRIVER:
+        return facts.without_driver
+    if name == inventory.ABSENT:
+        return report.WITHOUT_RUNTIME
+    if name == "engine-not-responding":
+        return facts.without_engine(subject)
+    if name == "config-unreadable" and subject in map(report.target_of, facts.engines):
+        same_engine = report.consequences(*_OF_UNREAD_FILES, subject=subject)
+        return (*same_engine, *report.consequences("gpus-not-configured"), *facts.without_engine(subject))
+    return ()
+
+
+def _without_consequences(facts: report.HostFacts) -> report.Findings:
     """Yield one finding for each problem in the report.
 
     A problem of the driver that has no row in KINDS and is also a reason why a GPU cannot be used is reported with that
@@ -147,7 +177,17 @@ def without_root(facts: report.HostFacts, host: hostfs.HostFS) -> report.Finding
     denied = [path for path in _paths(facts, host) if is_denied(host, path)] if uid else []
     if denied:
         message = f"The task runs as user {uid}, not as root. It cannot read {core_text.listed(denied)}."
-        yield report.warning(NOT_ROOT, "host", f"{message} Findings may be missing.", "Run with -b (become).")
+        targets = [
+            report.target_of(engine)
+            for engine in facts.engines
+            if report.text(engine.get("socket")) and is_denied(host, report.text(engine.get("socket")))
+        ]
+        explains = (
+            *report.consequences(errors.PermissionDeniedError.code),
+            *(report.Consequence("engine-not-responding", target) for target in targets),
+        )
+        message = f"{message} Findings may be missing."
+        yield report.warning(NOT_ROOT, "host", message, "Run with -b (become).", explains)
 
 
 def _paths(facts: report.HostFacts, host: hostfs.HostFS) -> list[str]:

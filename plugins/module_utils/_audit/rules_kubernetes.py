@@ -215,7 +215,8 @@ def engine(facts: report.HostFacts) -> report.Findings:
         # Without any trace of a device plugin or a DRA driver, pods may not use the GPUs on purpose.
         is_used = node.pods or node.processes or node.resources or node.drivers or node.listens
         severity = report.CRITICAL if is_used else report.WARNING
-        yield report.Finding(severity, "kubelet-engine-not-configured", target, message, steps.CONFIGURE_ENGINE)
+        name, advice = "kubelet-engine-not-configured", steps.CONFIGURE_ENGINE
+        yield report.Finding(severity, name, target, message, advice, report.WITHOUT_RUNTIME)
     elif (
         (node.pods or node.processes)
         and node.offers_nothing
@@ -236,7 +237,7 @@ def _without_nvml(node: NodeFacts, target: str, default: str, has_nvidia: bool) 
         " you set the docker default runtime to `nvidia`? Newer versions log: Incompatible strategy detected auto."
     )
     advice = steps.MAKE_DEFAULT if has_nvidia else steps.CONFIGURE_ENGINE
-    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice)
+    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice, report.PLUGIN_STATES)
 
 
 def runtimes_of(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -259,7 +260,8 @@ def plugins(facts: report.HostFacts) -> report.Findings:
     restart = _read_log(node) or _RESTART
     for name, message in dead.items():
         advice = _RESTART_DRIVER if name == _DRA_GPU else restart
-        yield report.critical("device-plugin-dead", name, message, advice)
+        explains = (*report.consequences("device-plugin-not-registered"), *report.MISSING_DEVICES)
+        yield report.critical("device-plugin-dead", name, message, advice, explains)
     lost = [name for name in _lost(node) if name not in dead]
     if lost:
         names = core_text.listed(lost)
@@ -267,7 +269,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
             f"The kubelet has no device of {names}, although the device plugin had registered or runs. A plugin must"
             " register again after each start of the kubelet."
         )
-        yield report.critical("device-plugin-not-registered", names, message, restart)
+        yield report.critical("device-plugin-not-registered", names, message, restart, report.MISSING_DEVICES)
     was_registered = any(found.recorded is not None or found.held for found in node.resources)
     if not dead and not lost and node.offers_nothing and not was_registered:
         yield _missing(node)
@@ -404,7 +406,8 @@ def older_than_driver(facts: report.HostFacts) -> report.Findings:
             f"The device plugin (process {core_text.listed(pids)}) started before the driver was loaded. It reads the"
             " GPUs only when it starts, and waits without end if it found no driver and failOnInitError is false."
         )
-        yield report.warning("device-plugin-older-than-driver", PLUGIN, message, _RESTART)
+        explains = (*report.PLUGIN_STATES, *report.MISSING_DEVICES)
+        yield report.warning("device-plugin-older-than-driver", PLUGIN, message, _RESTART, explains)
 
 
 # -- devices ---------------------------------------------------------------------------------------------------------
@@ -467,7 +470,8 @@ def mig(facts: report.HostFacts) -> report.Findings:
         messages.append(f"The kubelet offers MIG devices that the driver does not have: {core_text.listed(stale)}.")
     if messages:
         advice = f"{_RESTART} If MIG mode is on, set its MIG strategy to single or mixed."
-        yield report.critical("device-plugin-mig-differs", PLUGIN, " ".join(messages), advice)
+        explains = (*report.MISSING_DEVICES, *report.consequences("device-offered-twice"))
+        yield report.critical("device-plugin-mig-differs", PLUGIN, " ".join(messages), advice, explains)
 
 
 def gpus_in_mig_mode(facts: report.HostFacts) -> frozenset[str]:
@@ -490,4 +494,5 @@ def _parents(facts: report.HostFacts) -> dict[str, str]:
     }
 
 
-RULES = (kubelet_stopped, engine, plugins, duplicates, older_than_driver, devices, mig)
+# A rule comes before those whose findings it explains.
+RULES = (kubelet_stopped, engine, older_than_driver, mig, plugins, duplicates, devices)

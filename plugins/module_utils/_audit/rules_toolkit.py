@@ -9,11 +9,13 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_engines, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_cdi, rules_engines, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
@@ -94,7 +96,23 @@ def missing(facts: report.HostFacts) -> report.Findings:
         yield report.info("toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT)
     else:
         message = "The host has a GPU and container engines, but not the NVIDIA Container Toolkit."
-        yield report.critical("toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT)
+        yield report.critical(
+            "toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT, tuple(_without_toolkit(facts))
+        )
+
+
+def _without_toolkit(facts: report.HostFacts) -> t.Iterator[report.Consequence]:
+    """Yield what lacks only the toolkit: the program of a runtime, or programs that a specification names."""
+    yield report.Consequence("runtime-program-missing", advice=steps.INSTALL_FOR_RUNTIMES)
+    for engine in facts.engines:
+        name = report.text(engine.get("default_runtime"))
+        if engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name)):
+            yield report.Consequence("default-runtime-program-missing", report.target_of(engine))
+    for subject, specs in rules_cdi.stale_specs(facts).items():
+        codes = {reason.code for spec in specs for reason in report.problems_in(spec.get("reasons"))}
+        missing = [posixpath.basename(path) for spec in specs for path in report.texts(spec.get("missing_paths"))]
+        if codes == {cdi_compare.PATH_MISSING} and {*missing} <= {*toolkit_constants.ALL_PROGRAMS}:
+            yield report.Consequence("cdi-stale", subject)
 
 
 def version_mismatches(facts: report.HostFacts) -> report.Findings:

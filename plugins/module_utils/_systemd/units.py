@@ -58,9 +58,9 @@ class Specifiers:
 
 # The types of units (systemd.unit(5)).
 _SUFFIXES = (
-    *(".service", ".socket", ".device", ".mount", ".automount", ".swap"),
-    *(".target", ".path", ".timer", ".slice", ".scope"),
-)
+    ".service", ".socket", ".device", ".mount", ".automount", ".swap",
+    ".target", ".path", ".timer", ".slice", ".scope",
+)  # fmt: skip
 # The directories with the unit files of administrators and packages, highest precedence first.
 UNIT_DIRS = (
     "/etc/systemd/system",
@@ -71,10 +71,10 @@ UNIT_DIRS = (
 )
 # systemd.unit(5), "Unit File Load Path", system units, with the directories of systemd's own programs.
 LOAD_PATH = (
-    *("/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient"),
-    *("/run/systemd/generator.early", UNIT_DIRS[0], "/etc/systemd/system.attached", UNIT_DIRS[1]),
-    *("/run/systemd/system.attached", "/run/systemd/generator", *UNIT_DIRS[2:], "/run/systemd/generator.late"),
-)
+    "/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
+    "/run/systemd/generator.early", UNIT_DIRS[0], "/etc/systemd/system.attached", UNIT_DIRS[1],
+    "/run/systemd/system.attached", "/run/systemd/generator", *UNIT_DIRS[2:], "/run/systemd/generator.late",
+)  # fmt: skip
 # Suffixes of directories with links that make a unit start together with another unit (systemd.unit(5)).
 _LINK_FOLDERS = ("wants", "requires", "upholds")
 

@@ -165,7 +165,7 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
         "toolkit": _toolkit(toolkit),
         "engines": [_engine(row) for row in rows(known.get("engines"))],
         "cdi": _cdi(known.get("cdi")),
-        "findings": [finding._asdict() for finding in found],
+        "findings": [finding.row() for finding in found],
     }
     is_whole = all(isinstance(known.get(part), (dict, list, tuple)) for part in _SUBJECTS)
     return {**row, "remarks": [] if state != OK else _remarks(row, is_whole)}

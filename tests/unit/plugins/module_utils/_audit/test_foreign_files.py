@@ -178,7 +178,7 @@ def test_damaged_files_are_no_error(tree: Tree, seed: int) -> None:
     texts = [*DAMAGED, "@/gone", "@.", None, main_file(), snapshot(), CRIO_DROP_IN, KUBESPRAY]
     create(tree, {path: random_.choice(texts) for path in random_.sample(paths, 9)})
     for one in found(tree):
-        assert all(isinstance(word, str) for word in one)
+        assert all(isinstance(word, str) for word in one.row().values())
 
 
 def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
