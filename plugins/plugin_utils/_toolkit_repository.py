@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, rpm_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
+
 Files = t.List[t.Dict[str, str]]
 _HEADER = "# Written by Ansible, gpufleet.nvidia.nvidia_toolkit. What is changed here by hand does not last."
-_NAME = "gpufleet-nvidia-container-toolkit"
-_PACKAGES = "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
+_NAME = packages_base.REPOSITORY_NAME
 # The module replaces it by the address of the proxy, which may contain a password.
 _PROXY = "@PROXY@"
 
@@ -54,14 +57,9 @@ class Repository(t.NamedTuple):
         )
 
     @property
-    def key_id(self) -> str:
-        """The part of the fingerprint in the names of key files."""
-        return self.fingerprint[-16:].lower()
-
-    @property
     def staged_key(self) -> str:
         """The file on the host with the fetched key, until it is installed."""
-        return f"/var/cache/gpufleet-nvidia-key-{self.key_id}.asc"
+        return packages_base.with_digits(packages_sources.STAGED_KEYS, self.fingerprint)
 
     def files(self, manager: str) -> Files:
         """Return the files for a package manager, none for an unknown one."""
@@ -69,7 +67,7 @@ class Repository(t.NamedTuple):
         if row is None:
             return []
         key = {"content": f"{self.key.strip()}\n"} if self.key else {"src": self.staged_key}
-        key_file = f"{row.key_file}-{self.key_id}{row.key_suffix}"
+        key_file = packages_base.with_digits(row.repository.key_pattern, self.fingerprint)
         address = self.url or f"{self.base_url}/{self.channel}{row.architecture}"
         return [{"path": key_file, **key}, *row.files(self, address, key_file)]
 
@@ -82,28 +80,34 @@ def can_use_key(manager: str, has_gpg: bool) -> bool:
 def _apt_files(settings: Repository, address: str, key_file: str) -> Files:
     host = urlsplit(address).hostname or ""
     source = ["Types: deb", f"URIs: {address}", "Suites: /", f"Signed-By: {key_file} {settings.fingerprint}"]
-    files = [{"path": f"/etc/apt/sources.list.d/{_NAME}.sources", "content": _text(source)}]
+    path, pin_path, proxy_path = apt_sources.REPOSITORY.files
+    files = [{"path": path, "content": _text(source)}]
     if settings.pin_priority:
-        pin = [f"Package: {_PACKAGES}", f'Pin: origin "{host}"', f"Pin-Priority: {settings.pin_priority}"]
-        files.append({"path": f"/etc/apt/preferences.d/{_NAME}", "content": _text(pin)})
+        pin = [
+            f"Package: {' '.join(packages_base.PACKAGES)}",
+            f'Pin: origin "{host}"',
+            f"Pin-Priority: {settings.pin_priority}",
+        ]
+        files.append({"path": pin_path, "content": _text(pin)})
     if settings.has_proxy:
         proxy = [f'Acquire::{scheme}::Proxy::{host} "{_PROXY}";' for scheme in ("http", "https")]
-        path = f"/etc/apt/apt.conf.d/95{_NAME}"
-        files.append({"path": path, "content": _text(proxy), "mode": settings.proxy_mode})
+        files.append({"path": proxy_path, "content": _text(proxy), "mode": settings.proxy_mode})
     return files
 
 
 def _dnf_files(settings: Repository, address: str, key_file: str) -> Files:
     # With another value in dnf.conf, dnf would skip a repository with a wrong signature instead of failing.
-    return _repo_file("/etc/yum.repos.d", settings, address, key_file, "skip_if_unavailable=0")
+    return _repo_file(rpm_sources.DNF, settings, address, key_file, "skip_if_unavailable=0")
 
 
 def _zypper_files(settings: Repository, address: str, key_file: str) -> Files:
     # With gpgcheck alone, zypper does not check the packages of a repository whose signature is valid.
-    return _repo_file("/etc/zypp/repos.d", settings, address, key_file, "pkg_gpgcheck=1", "autorefresh=1")
+    return _repo_file(rpm_sources.ZYPPER, settings, address, key_file, "pkg_gpgcheck=1", "autorefresh=1")
 
 
-def _repo_file(folder: str, settings: Repository, address: str, key_file: str, *own: str) -> Files:
+def _repo_file(
+    repository: packages_base.Repository, settings: Repository, address: str, key_file: str, *own: str
+) -> Files:
     """Return the file with the repository. dnf and zypper have the same format, and ``own`` settings."""
     lines = [
         f"[{_NAME}]",
@@ -117,7 +121,7 @@ def _repo_file(folder: str, settings: Repository, address: str, key_file: str, *
         *([f"priority={settings.pin_priority}"] if settings.pin_priority else ()),
         *([f"proxy={_PROXY}"] if settings.has_proxy else ()),
     ]
-    return [{"path": f"{folder}/{_NAME}.repo", "content": _text(lines), "mode": settings.proxy_mode}]
+    return [{"path": repository.source, "content": _text(lines), "mode": settings.proxy_mode}]
 
 
 def _text(lines: list[str]) -> str:
@@ -127,20 +131,17 @@ def _text(lines: list[str]) -> str:
 class _Manager(t.NamedTuple):
     """The repository of one package manager.
 
-    ``key_file`` and ``key_suffix`` are the parts of the key file's path around the ID of the key, ``architecture`` is
-    the end of the default address, ``needs_gpg`` says whether the module checks the key with gpg.
+    ``architecture`` is the end of the default address, ``needs_gpg`` says whether the module checks the key with gpg.
     """
 
-    key_file: str
-    key_suffix: str
+    repository: packages_base.Repository
     architecture: str
     needs_gpg: bool
     files: t.Callable[[Repository, str, str], Files]
 
 
-# A row writes the files that REPOSITORY in module_utils/_packages/NAME_sources.py lists.
 MANAGERS = {
-    "apt": _Manager(f"/usr/share/keyrings/{_NAME}", ".asc", "/deb/$(ARCH)", needs_gpg=False, files=_apt_files),
-    "dnf": _Manager(f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_dnf_files),
-    "zypper": _Manager(f"/etc/zypp/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_zypper_files),
+    "apt": _Manager(apt_sources.REPOSITORY, "/deb/$(ARCH)", needs_gpg=False, files=_apt_files),
+    "dnf": _Manager(rpm_sources.DNF, "/rpm/$basearch", needs_gpg=True, files=_dnf_files),
+    "zypper": _Manager(rpm_sources.ZYPPER, "/rpm/$basearch", needs_gpg=True, files=_zypper_files),
 }

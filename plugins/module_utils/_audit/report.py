@@ -236,6 +236,11 @@ def toolkit_place(toolkit: t.Mapping[str, t.Any]) -> str:
     return f" in {path} (in use by {engines})" if path else ""
 
 
+def runtimes_of(engine: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the runtimes in the files of an engine, and those that the daemon reports."""
+    return {**table(engine.get("runtimes")), **table(table(engine.get("live")).get("runtimes"))}
+
+
 def target_of(engine: t.Mapping[str, t.Any]) -> str:
     """Return the name that identifies an engine on its host."""
     return text(engine.get("target")) or text(engine.get("engine")) or "an engine"

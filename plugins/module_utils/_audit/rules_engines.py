@@ -89,17 +89,12 @@ def _is_undefined(engine: Engine, name: str) -> bool:
     Other engines also define runtimes by flags of their unit.
     """
     files_only = report.facts_of(engine).files_define_runtimes and report.text(engine.get("flavor")) in ("", "system")
-    return files_only and engines_base.is_nvidia_runtime(name, None) and name not in _all_runtimes(engine)
-
-
-def _all_runtimes(engine: Engine) -> dict[str, t.Any]:
-    """Return the runtimes in the files of the engine, and those that the daemon reports."""
-    return {**report.table(engine.get("runtimes")), **report.table(report.table(engine.get("live")).get("runtimes"))}
+    return files_only and engines_base.is_nvidia_runtime(name, None) and name not in report.runtimes_of(engine)
 
 
 def has_nvidia_runtime(engines: t.Iterable[Engine]) -> bool:
     """Return whether one of the engines has an NVIDIA runtime."""
-    runtimes = [pair for engine in engines for pair in _all_runtimes(engine).items()]
+    runtimes = [pair for engine in engines for pair in report.runtimes_of(engine).items()]
     return any(engines_base.is_nvidia_runtime(name, program) for name, program in runtimes)
 
 

@@ -14,7 +14,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_engines, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
@@ -94,7 +94,7 @@ class NodeFacts:
         """Whether pods without a RuntimeClass get a runtime of NVIDIA."""
         live = report.table(self.engine.get("live"))
         default = report.text(live.get("default_runtime")) or report.text(self.engine.get("default_runtime"))
-        return engines_base.is_nvidia_runtime(default, runtimes_of(self.engine).get(default))
+        return engines_base.is_nvidia_runtime(default, report.runtimes_of(self.engine).get(default))
 
     @property
     def runs_hook(self) -> bool:
@@ -196,16 +196,18 @@ def engine(facts: report.HostFacts) -> report.Findings:
     # CRI-O always uses CDI, and does not report it.
     uses_cdi = live.get("cdi") is True or report.facts_of(node.engine).cdi_always
     default = report.text(live.get("default_runtime")) or report.text(node.engine.get("default_runtime"))
-    runtimes = runtimes_of(node.engine)
+    has_nvidia = rules_engines.has_nvidia_runtime([node.engine])
     # The plugins of other vendors, such as that of GKE, mount the driver themselves.
     is_foreign = bool(node.allocatable) and not node.offered
-    if node.part.get("nri_plugin") is True and not has_nvidia(runtimes) and not uses_cdi:
+    if node.part.get("nri_plugin") is True and not has_nvidia and not uses_cdi:
         # With its NRI plugin, the container of the toolkit injects devices and registers no runtime (NewConfigurer in
         # cmd/nvidia-ctk-installer/container/runtime of nvidia-container-toolkit 1.20).
         return
-    if not has_nvidia(runtimes) and not uses_cdi and not is_foreign:
+    if not has_nvidia and not uses_cdi and not is_foreign:
         others = [
-            report.target_of(row) for row in facts.engines if row is not node.engine and has_nvidia(runtimes_of(row))
+            report.target_of(row)
+            for row in facts.engines
+            if row is not node.engine and rules_engines.has_nvidia_runtime([row])
         ]
         other = f" The runtime is registered for {core_text.listed(others)} instead." if others else ""
         message = (
@@ -226,7 +228,7 @@ def engine(facts: report.HostFacts) -> report.Findings:
         and not node.has_nvidia_default
         and not node.runs_hook
     ):
-        yield _without_nvml(node, target, default or "another runtime", has_nvidia(runtimes))
+        yield _without_nvml(node, target, default or "another runtime", has_nvidia)
 
 
 def _without_nvml(node: NodeFacts, target: str, default: str, has_nvidia: bool) -> report.Finding:
@@ -238,14 +240,6 @@ def _without_nvml(node: NodeFacts, target: str, default: str, has_nvidia: bool) 
     )
     advice = steps.MAKE_DEFAULT if has_nvidia else steps.CONFIGURE_ENGINE
     return report.critical("device-plugin-without-nvml", PLUGIN, message, advice, report.PLUGIN_STATES)
-
-
-def runtimes_of(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    return {**report.table(row.get("runtimes")), **report.table(report.table(row.get("live")).get("runtimes"))}
-
-
-def has_nvidia(runtimes: t.Mapping[str, t.Any]) -> bool:
-    return any(engines_base.is_nvidia_runtime(name, program) for name, program in runtimes.items())
 
 
 # -- plugins ---------------------------------------------------------------------------------------------------------

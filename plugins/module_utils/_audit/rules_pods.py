@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_kubernetes, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
+    report,
+    rules_engines,
+    rules_kubernetes,
+    steps,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import strategies
@@ -30,7 +35,7 @@ def injection(facts: report.HostFacts) -> report.Findings:
     target, shown = report.target_of(node.engine), core_text.listed(sorted(names))
     live = report.table(node.engine.get("live"))
     cdi = report.facts_of(node.engine).cdi_always or live.get("cdi")
-    has_runtime = rules_kubernetes.has_nvidia(rules_kubernetes.runtimes_of(node.engine))
+    has_runtime = rules_engines.has_nvidia_runtime([node.engine])
     has_nri = node.part.get("nri_plugin") is True
     if names <= _BY_RUNTIME and node.runs_hook:
         # The hook reads what the runtime would read.

@@ -399,8 +399,4 @@ def _set(*settings: str) -> list[str]:
 
 def _last_lines(output: str, errors: str) -> list[str]:
     """Return the last lines of the output, without the lists of packages that a change concerns."""
-    return packages_base.last_lines(_LISTS.sub("", output), errors, _noise)
-
-
-def _noise(line: str) -> bool:
-    return bool(_NOISE.match(line))
+    return packages_base.last_lines(_LISTS.sub("", output), errors, _NOISE)

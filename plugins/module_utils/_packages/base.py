@@ -13,6 +13,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 
 if t.TYPE_CHECKING:
+    import re
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
@@ -140,6 +142,11 @@ class Repository(t.NamedTuple):
     def source(self) -> str:
         """The file with the address of the repository."""
         return self.files[0]
+
+
+def with_digits(pattern: str, fingerprint: str) -> str:
+    """Return the path of a key whose ``pattern`` contains SHORT_FINGERPRINT."""
+    return pattern.replace(SHORT_FINGERPRINT, fingerprint[-16:].lower())
 
 
 class Commands(t.NamedTuple):
@@ -298,8 +305,8 @@ def plain_name(name: str) -> str:
     return name.split(":", 1)[0]
 
 
-def last_lines(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:
-    """Return the last lines of the output, without those for which ``noise`` is true."""
+def last_lines(output: str, errors: str, noise: re.Pattern[str] | None = None) -> list[str]:
+    """Return the last lines of the output, without those that begin with ``noise``."""
     lines = [line.strip() for line in (output + "\n" + errors).splitlines()]
     # Some programs print the same line every second.
-    return list(dict.fromkeys(line for line in lines if line and not noise(line)))[-_MAX_LINES:]
+    return list(dict.fromkeys(line for line in lines if line and not (noise and noise.match(line))))[-_MAX_LINES:]

@@ -11,9 +11,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     apt_sources,
-    dnf_sources,
     os_release,
-    zypper_sources,
+    rpm_sources,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
@@ -68,14 +67,14 @@ FAMILIES = (
         ("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"),
         ("dnf", "rpm"),
         _create_dnf,
-        dnf_sources.REPOSITORY,
+        rpm_sources.DNF,
         "/var/lib/rpm/*",
     ),
     Family(
         ("suse", "sles", "sled", "opensuse", "opensuse-leap", "opensuse-tumbleweed"),
         ("zypper", "rpm"),
         _create_zypper,
-        zypper_sources.REPOSITORY,
+        rpm_sources.ZYPPER,
         "/var/lib/rpm/*",
     ),
 )

@@ -12,7 +12,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources, dnf_versionlock, rpm
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_versionlock, rpm, rpm_sources
 
 _SECTION = re.compile(r"^(Installing|Upgrading|Downgrading|Reinstalling|Removing|Replacing)\b.*:$")
 _REPLACED = re.compile(r"^\s+replacing\s+(\S+)")
@@ -86,13 +86,9 @@ def _is_unconfirmed(output: str) -> bool:
 
 def _last_lines(output: str, errors: str) -> list[str]:
     """Return the last lines of the output, from the last error on. dnf prints many lines before it."""
-    lines = packages_base.last_lines(output, errors, _noise)
+    lines = packages_base.last_lines(output, errors, _NOISE)
     starts = [number for number, line in enumerate(lines) if line.startswith("Error:")]
     return lines[starts[-1] :] if starts else lines
-
-
-def _noise(line: str) -> bool:
-    return bool(_NOISE.match(line))
 
 
 # Locked packages are installed, so no list of any repository is needed.
@@ -119,7 +115,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
     """The packages of one host with dnf and rpm."""
 
     name = "dnf"
-    repository = dnf_sources.REPOSITORY
+    repository = rpm_sources.DNF
     records_reboot = False
     lock_list = dnf_versionlock.LockList
 
@@ -165,7 +161,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
 
     def refresh(self, everything: bool = False) -> None:
         options = []
-        if not everything and self.host.exists(dnf_sources.REPOSITORY.source):
+        if not everything and self.host.exists(rpm_sources.DNF.source):
             # The repository's own file may make it optional, but this task needs it.
             options = [f"--setopt={_OWN}.skip_if_unavailable=0", *_ONLY_OWN]
         argv = ["dnf", "-q", "-y", *options, "makecache", "--refresh"]

@@ -5,7 +5,7 @@
 """The files of this collection's package repository, and package sources that conflict with it.
 
 If two sources have the same address but different keys (Signed-By), apt refuses both. dnf and zypper accept both and
-may use either. `apt_sources`, `dnf_sources` and `zypper_sources` read the sources of one package manager.
+may use either. `apt_sources` reads the sources of apt, `rpm_sources` those of dnf and zypper.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm, zypper_locks, zypper_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm, rpm_sources, zypper_locks
 
 _ZYPPER = ("zypper", "--non-interactive", "--xmlout")
 # Only refresh() fetches lists that exist already.
@@ -55,7 +55,7 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
     """The packages of one host with zypper and rpm."""
 
     name = "zypper"
-    repository = zypper_sources.REPOSITORY
+    repository = rpm_sources.ZYPPER
     records_reboot = True
     lock_list = zypper_locks.LockList
 
@@ -253,7 +253,7 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
         found = [*found, *questions] if questions or len(found) > 1 else messages
         # Other programs print nothing but lines of text.
         text = "\n".join(entry.text or "" for entry in found) or output
-        lines = packages_base.last_lines(text, errors, lambda _line: False)
+        lines = packages_base.last_lines(text, errors)
         return [_PROXY_LOGIN.sub("********@", line) for line in lines]
 
 

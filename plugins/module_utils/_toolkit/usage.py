@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, processes
@@ -269,11 +270,7 @@ def _program(host: hostfs.HostFS, path: str) -> str | None:
 
 
 # Engines read specifications and hooks here. Those that nvidia-ctk wrote name the programs in its own directory.
-SPECIFICATIONS_AND_HOOKS = (
-    *core_constants.CDI_SPEC_DIRS,
-    "/etc/containers/oci/hooks.d",
-    "/usr/share/containers/oci/hooks.d",
-)
+SPECIFICATIONS_AND_HOOKS = (*core_constants.CDI_SPEC_DIRS, *nvidia_files.HOOK_FOLDERS)
 
 
 def users(host: hostfs.HostFS, folder: str) -> list[str]:

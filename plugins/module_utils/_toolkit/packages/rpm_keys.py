@@ -227,7 +227,7 @@ def _names_of(installed: t.Iterable[str], digits: str) -> list[str]:
 def _run_rpm(host: hostfs.HostFS, run: core_plan.Runner, argv: list[str]) -> str:
     status, output, problem = run(host.argv(argv))
     if status:
-        lines = packages_base.last_lines(output, problem, lambda _line: False)
+        lines = packages_base.last_lines(output, problem)
         raise packages_base.CommandError(
             " ".join(argv[:2]), lines, "Correct what rpm reports on this host, and run the task again."
         )

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
     PACKAGES,
     Candidate,
@@ -39,7 +39,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 DNF_REPOSITORY = packages_base.REPOSITORY_NAME
-DNF_SOURCE = dnf_sources.REPOSITORY.source
+DNF_SOURCE = rpm_sources.DNF.source
 ABORTED = "Operation aborted.\n"
 RULE = "=" * 80
 

@@ -10,10 +10,10 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources, zypper_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt_sources import parse_deb822, parse_list
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Entry, Repository
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_sources import parse_repo
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.rpm_sources import parse_repo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
     STAGED_KEYS,
     Conflicts,
@@ -225,7 +225,7 @@ def test_unrelated_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
     assert conflicts(host(tmp_path, {path: text}), apt_sources.REPOSITORY) == Conflicts([], [])
 
 
-@pytest.mark.parametrize("repository", [dnf_sources.REPOSITORY, zypper_sources.REPOSITORY])
+@pytest.mark.parametrize("repository", [rpm_sources.DNF, rpm_sources.ZYPPER])
 def test_sources_of_dnf_and_zypper(tmp_path: Path, repository: Repository) -> None:
     folder, address = posixpath.dirname(repository.source), "nvidia.github.io/libnvidia-container/centos8/$basearch"
     mixed = REPO.replace("enabled=0", "enabled=1").replace("https://nvidia.github.io/libnvidia-container/e", "http://e")

@@ -15,7 +15,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import zypper_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
     PACKAGES,
     Candidate,
@@ -168,7 +168,7 @@ def test_check_mode_uses_local_lists(zypper: Zypper, programs: Programs) -> None
 
 
 def test_refresh(zypper: Zypper, programs: Programs) -> None:
-    write_file(zypper.host.root, zypper_sources.REPOSITORY.source, f"[{ALIAS}]\n")
+    write_file(zypper.host.root, rpm_sources.ZYPPER.source, f"[{ALIAS}]\n")
     zypper.refresh()
     zypper.refresh(everything=True)
     # Otherwise zypper would not check the signature again after a change of the key.

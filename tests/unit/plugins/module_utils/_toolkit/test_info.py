@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import repository_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import (
@@ -455,7 +455,7 @@ class _Silent:
     """A package manager that cannot list packages."""
 
     name = "dnf"
-    repository = dnf_sources.REPOSITORY
+    repository = rpm_sources.DNF
     records_reboot = False
 
     def __init__(self, readable: bool) -> None:

@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR, load_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import connection as packages_connection
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import own_files, repository_files
@@ -42,7 +42,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 APT_SOURCE = apt_sources.REPOSITORY.source
-DNF_SOURCE = dnf_sources.REPOSITORY.source
+DNF_SOURCE = rpm_sources.DNF.source
 REPOSITORY_FILES = repository_files()
 DIGITS = "ddcae044f796ecb0"
 KEY = f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{DIGITS}.asc"
@@ -161,7 +161,7 @@ def test_key_that_is_installed_but_not_fetched(manager: FakePackageManager) -> N
     assert not manager.execute(check_mode=True, repository_files=FILES)["changed"]
 
 
-@pytest.mark.parametrize("repository", [apt_sources.REPOSITORY, dnf_sources.REPOSITORY])
+@pytest.mark.parametrize("repository", [apt_sources.REPOSITORY, rpm_sources.DNF])
 def test_own_address(manager: FakePackageManager, repository: packages_base.Repository) -> None:
     path, name = (APT_SOURCE, "URIs: ") if repository is apt_sources.REPOSITORY else (DNF_SOURCE, "[x]\nbaseurl=")
     host = manager.host

@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import rpm_keys
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.repository import RepositoryFile
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager
@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Change
 
-DNF_SOURCE = dnf_sources.REPOSITORY.source
+DNF_SOURCE = rpm_sources.DNF.source
 FIRST, SECOND = "932DB22EB95185C97623FC2A05FB1531AF32C22F", "2D04E1D0B5C55E0975B6DF9E6FB6BE2BA105E8E0"
 # Public keys. RENEWED is KEY with a later expiry date.
 KEY = """\
@@ -91,7 +91,7 @@ class FakeDnf(FakePackageManager):
     """A host with dnf. Programs other than gpg and rpm are those of the toolkit."""
 
     name = "dnf"
-    repository = dnf_sources.REPOSITORY
+    repository = rpm_sources.DNF
     records_reboot = False
     imports_keys = True
 

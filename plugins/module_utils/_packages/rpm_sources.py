@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The package sources of dnf: the files that it reads, their entries, and the files of this collection among them."""
+"""The package sources of dnf and zypper: the files that they read, their entries, and those of this collection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-_FOLDER = "/etc/yum.repos.d"
 _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
-
-
-def _source_files(host: hostfs.HostFS) -> list[str]:
-    return host.glob(f"{_FOLDER}/*.repo")
 
 
 def _entries(_path: str, text: str) -> t.Iterator[packages_base.Entry]:
@@ -47,9 +42,17 @@ def parse_repo(text: str) -> t.Iterator[packages_base.Entry]:
                 enabled = value.strip().lower() not in packages_base.FALSE
 
 
-REPOSITORY = packages_base.Repository(
-    files=(f"{_FOLDER}/{packages_base.REPOSITORY_NAME}.repo",),
-    key_pattern=f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{packages_base.REPOSITORY_NAME}-{packages_base.SHORT_FINGERPRINT}",
-    source_files=_source_files,
-    entries=_entries,
-)
+def _repository(folder: str, keys: str) -> packages_base.Repository:
+    """Return the sources in ``folder``, with keys in the directory ``keys``."""
+
+    def source_files(host: hostfs.HostFS) -> list[str]:
+        return host.glob(f"{folder}/*.repo")
+
+    key = f"{keys}/RPM-GPG-KEY-{packages_base.REPOSITORY_NAME}-{packages_base.SHORT_FINGERPRINT}"
+    return packages_base.Repository(
+        (f"{folder}/{packages_base.REPOSITORY_NAME}.repo",), key, source_files, entries=_entries
+    )
+
+
+DNF = _repository("/etc/yum.repos.d", "/etc/pki/rpm-gpg")
+ZYPPER = _repository("/etc/zypp/repos.d", "/etc/zypp")
