@@ -13,29 +13,30 @@ options: {}
 attributes:
   check_mode:
     description: Runs in C(check_mode) and reports the changes that it would make, without making them.
+    support: full
   diff_mode:
     description: Returns what has changed, or would change in C(check_mode), when in diff mode.
+    support: full
   idempotent:
     description: When run twice in a row outside check mode with the same arguments, the second run changes nothing.
+    support: full
   platform:
     description: Target operating systems on which the module runs.
+    platforms: Linux
+    support: full
   safe_file_operations:
     description: Replaces each file in one step, so that a crash leaves either the old or the new content.
+    support: full
 """
 
     CONTROLLER = r"""
 options: {}
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: none
     details: This module changes nothing.
-  idempotent:
-    support: full
   platform:
     platforms: posix
-    support: full
     details: The module runs on the controller.
   safe_file_operations:
     support: N/A

@@ -22,8 +22,8 @@ description:
     the page's own script.
   - The action plugin of this module runs on the controller. No expression of a playbook contains the results of hosts.
 extends_documentation_fragment:
-  - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller
+  - gpufleet.nvidia.attributes
 attributes:
   diff_mode:
     details: The files have the mode 0600. A diff would print their content.

@@ -42,18 +42,8 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details:
       - Check mode cannot predict whether a run of the service changes the specification. It reports a run as a change.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   state:
     description:

@@ -35,21 +35,11 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details:
       - A missing program of hooks is a warning in check mode, because the toolkit may not be installed yet.
       - With O(predicted_toolkit), check mode predicts the task on a host with that toolkit. It generates the
         specification without C(nvidia-ctk), which is not installed yet. Where that is not possible or not exact, a
         warning says so.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   state:
     description:

@@ -33,8 +33,8 @@ description:
     C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
-  - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller
+  - gpufleet.nvidia.attributes
 options:
   own_variables:
     description: Names of the user's own variables, which are not checked. An empty list checks all names.

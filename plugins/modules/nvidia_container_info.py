@@ -136,17 +136,12 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details: This module changes nothing.
   diff_mode:
     support: N/A
     details: This module changes nothing.
   idempotent:
-    support: full
     details: This module changes nothing.
-  platform:
-    platforms: Linux
-    support: full
   safe_file_operations:
     support: N/A
     details: This module writes no file.

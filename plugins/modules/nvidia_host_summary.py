@@ -21,8 +21,8 @@ description:
   - It reads what the roles have registered. The action plugin of this module runs on the controller, without a
     connection to the host.
 extends_documentation_fragment:
-  - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller
+  - gpufleet.nvidia.attributes
 options:
   line:
     description: The number of the line with whose error the task fails. A line without an error does not fail.

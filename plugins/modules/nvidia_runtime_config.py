@@ -39,18 +39,8 @@ extends_documentation_fragment:
   - gpufleet.nvidia.predicted_toolkit
   - gpufleet.nvidia.bundled
 attributes:
-  check_mode:
-    support: full
   diff_mode:
-    support: full
     details: The values of keys that look like secrets, and user names and passwords in URLs, are masked.
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   engine:
     description:

@@ -51,11 +51,6 @@ attributes:
   idempotent:
     support: none
     details: The module restarts or reloads the engine in each run. With O(mode=none) it changes nothing.
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   engine:
     description: The container engine.

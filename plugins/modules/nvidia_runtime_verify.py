@@ -32,18 +32,13 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details: The host is checked, but no container is started, and a warning says so. With O(container), only
       O(try_copy) has no effect.
   diff_mode:
     support: N/A
     details: This module changes nothing.
   idempotent:
-    support: full
     details: This module changes nothing.
-  platform:
-    platforms: Linux
-    support: full
   safe_file_operations:
     support: N/A
     details: This module leaves no file.

@@ -21,16 +21,9 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.bundled
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: none
     details: This module changes nothing.
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
   safe_file_operations:
     support: N/A
     details: This module writes no file.

@@ -30,18 +30,8 @@ extends_documentation_fragment:
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.bundled
 attributes:
-  check_mode:
-    support: full
   diff_mode:
-    support: full
     details: Secrets are masked as in RV(settings).
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   settings:
     description:

@@ -45,18 +45,10 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details: Package lists are not fetched. A version that is not in the present lists is reported as requested.
-  diff_mode:
-    support: full
   idempotent:
-    support: full
     details: With O(version=latest) as long as no newer version is published.
-  platform:
-    platforms: linux
-    support: full
   safe_file_operations:
-    support: full
     details: The package manager writes the files of packages in its own way.
 options:
   state:

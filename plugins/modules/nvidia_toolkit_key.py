@@ -23,17 +23,9 @@ extends_documentation_fragment:
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
-    support: full
     details: The key is fetched and compared, but not written.
   diff_mode:
     support: none
-  idempotent:
-    support: full
-  platform:
-    platforms: Linux
-    support: full
-  safe_file_operations:
-    support: full
 options:
   url:
     description: Address of the key.
