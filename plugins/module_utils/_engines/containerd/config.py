@@ -34,21 +34,18 @@ CRI_TABLE: dict[int, KeyPath] = {
     3: ("plugins", "io.containerd.cri.v1.runtime"),
     4: ("plugins", "io.containerd.cri.v1.runtime"),
 }
-# The first containerd release that reads a format version (ConfigVersion in version/version.go). Version 3: first
-# 2.0.0, last without it 1.7.34. Version 4: first 2.3.0, last without it 2.2.7.
+# The first release that reads a format version (version/version.go), 2.0.0 and 2.3.0. Last without: 1.7.34 and 2.2.7.
 READ_SINCE = {3: (2, 0), 4: (2, 3)}
 # containerd 2.0 to 2.2 silently ignores the CRI settings of a version 1 file. First 2.0.0, last without it 1.7.34.
 VERSION_1_IGNORED_SINCE = (2, 0)
 # From this release on, containerd migrates each file to version 4 before it merges them (LoadConfigWithPlugins in
-# cmd/containerd/server/config/config.go), so files of different versions all have effect. First 2.3.0, last without it
-# 2.2.7.
+# cmd/containerd/server/config), so files of different versions all have effect. First 2.3.0, last without it 2.2.7.
 MIGRATES_SINCE = (2, 3)
 # mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7. The one of 1.7
 # replaces tables. First 2.0.0, last without it 1.7.34.
 MERGES_SINCE = (2, 0)
 # Before these releases, a relative pattern in `imports` is relative to the working directory of the daemon, which is /
-# for a unit of systemd (resolveImports in services/server/config/config.go). First 1.6.29 and 1.7.16, last without it
-# 1.6.28 and 1.7.15; 2.0.0 has it.
+# for a unit of systemd (resolveImports in services/server/config). Last with this rule: 1.6.28 and 1.7.15.
 PATTERNS_OF_FOLDER_SINCE: dict[tuple[int, ...], tuple[int, ...]] = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
 # containerd 2.x moves the CRI settings of version 2 to the names of version 3, and keeps those that already have these
 # names (configMigration in plugins/cri/runtime/plugin.go of 2.0.2 to 2.3.4). 2.0.0 and 2.0.1 replace the whole table.
