@@ -18,9 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import compi
 # compile each file once.
 compile_once.compile_once(__spec__.loader)
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, hostfs, trusted_paths  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking  # noqa: E402
 
@@ -90,6 +90,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
 
 
 def _hide_secrets(module: AnsibleModule, params: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Any]) -> None:
+    # The unit tests also run without Ansible.
     from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
 
     for name, given in params.items():
@@ -131,6 +132,7 @@ def checked_options(name: str, spec: t.Mapping[str, t.Any], values: t.Mapping[st
 
 
 def _validated(place: str, spec: t.Mapping[str, t.Any], values: t.Mapping[str, t.Any]) -> ValidationResult:
+    # The unit tests also run without Ansible.
     from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # noqa: PLC0415
 
     validated: ValidationResult = ArgumentSpecValidator({**spec}).validate(values)
@@ -143,9 +145,6 @@ def load_bundled_packages(module: AnsibleModule) -> None:
     """Make the packages importable that the controller has sent with the task."""
     packages = module.params.get(core_constants.BUNDLED)
     if packages:
-        # This import is deferred, because many tasks receive no packages.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
-
         bundled.register(packages)
 
 
@@ -157,8 +156,6 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
     host = hostfs.HostFS.of(module.params["host_root"], module.params["host_root_live"])
     # All modules that write have the parameter backup_dir. All modules run programs of a live tree.
     if host.root != "/" and (host.live or "backup_dir" in module.params):
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
-
         trusted_paths.require_trusted_root(host)
     require_trusted_options(module, host)
     if module.params.get("predicted_toolkit") and module.check_mode:
@@ -168,8 +165,6 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
 
 def require_trusted_options(module: AnsibleModule, host: hostfs.HostFS) -> None:
     """Raise HostError if an option names files of root that another user can replace."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
-
     trusted_paths.require_trusted_options(host, module.params, getattr(module, "argument_spec", {}))
 
 

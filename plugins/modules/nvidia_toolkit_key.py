@@ -109,6 +109,7 @@ def fetch_key(module: AnsibleModule) -> dict[str, object]:
 
 
 def _fetched(module: AnsibleModule, url: str) -> bytes:
+    # Only a task with an address needs this large import.
     from ansible.module_utils.urls import fetch_url  # noqa: PLC0415
 
     start = time.monotonic()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible.module_utils.common.validation import check_type_dict
+
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 
 Variables = t.Mapping[str, t.Any]
@@ -170,8 +172,6 @@ def without_cuda_compat(_variables: Variables, settings: object) -> object:
 
 def _dictionary_in(text: str) -> dict[str, t.Any]:
     """Return the dictionary in a text, as an inventory in INI and ``-e name=value`` give it."""
-    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
-
     try:
         return table(check_type_dict(text))
     except TypeError:

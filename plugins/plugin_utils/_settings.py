@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone, flavors, parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import cdi_spec, toolkit_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import cdi_spec, toolkit_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import directory as toolkit_directory
 
@@ -71,7 +71,7 @@ _VERSIONS = {
 }
 # The argument specifications of the modules that get the dictionaries ROLE_module_options.
 _SPECIFICATIONS = {
-    "nvidia_toolkit": toolkit_packages.SPEC,
+    "nvidia_toolkit": toolkit_options.SPEC,
     "nvidia_runtime": parameters.SPEC,
     "nvidia_cdi": cdi_spec.SPEC,
 }

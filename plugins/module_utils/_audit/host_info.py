@@ -12,6 +12,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import info as kubernetes_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -62,8 +64,6 @@ def describe_host(
 
 def _mark_selected(engines: t.Iterable[dict[str, t.Any]], selected: t.Mapping[str, t.Any]) -> None:
     """Add to each engine whether the variables of the host select it. A play of the user selects the others."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection  # noqa: PLC0415
-
     wanted = selection.wanted_of(selected["names"] or (), selected["flavor"])
     for engine in engines:
         engine["selected"] = engine["user"] is not None or bool(selection.selected(wanted, [engine]))
@@ -72,6 +72,7 @@ def _mark_selected(engines: t.Iterable[dict[str, t.Any]], selected: t.Mapping[st
 def _describe_gpus(
     host: hostfs.HostFS, run: core_plan.Runner, with_driver: bool, places: tuple[str | None, tuple[str, ...]]
 ) -> dict[str, t.Any]:
+    # Each part of the report is imported only if it is requested.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
 
     root, folders = places
@@ -89,10 +90,6 @@ def _describe_cdi(
 
 
 def _describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | None]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import (  # noqa: PLC0415
-        info as kubernetes_info,
-    )
-
     return kubernetes_info.describe_kubernetes(host)
 
 

@@ -11,6 +11,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -75,14 +77,13 @@ def _programs_of(engine: t.Mapping[str, t.Any]) -> list[t.Any]:
 def _describe_toolkit(
     host: hostfs.HostFS, run: core_plan.Runner, directory: str, runtime_dirs: t.Mapping[str, t.Sequence[str]]
 ) -> dict[str, t.Any]:
+    # Each part of the report is imported only if it is requested.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import info as toolkit_info  # noqa: PLC0415
 
     return toolkit_info.describe_toolkit(host, run, directory, runtime_dirs)
 
 
 def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info  # noqa: PLC0415
-
     return engines_info.describe_engines(host, run)
 
 
@@ -97,8 +98,6 @@ def _mark_engine_of_kubelet(
 
 def _engine_of_kubelet(host: hostfs.HostFS) -> str | None:
     """Return the target of the engine that the kubelet uses; None without a kubelet, or if it is unknown."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions  # noqa: PLC0415
-
     try:
         found = distributions.find_kubelet(host)
         if found is None:

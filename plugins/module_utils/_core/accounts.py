@@ -10,6 +10,7 @@ It contains no rule about engines. `_systemd/rootless.py` uses it for the rootle
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import typing as t
 
@@ -100,8 +101,6 @@ def _from_name_service(host: hostfs.HostFS, uid: int) -> Account | None:
     """Return the account from getpwuid(3), which also asks directory services; None unless the host is this machine."""
     if not host.live or host.root != "/":
         return None
-    # Most hosts need only the passwd file, so this import is deferred.
-    import pwd  # noqa: PLC0415
 
     try:
         found = pwd.getpwuid(uid)

@@ -13,7 +13,7 @@ import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
@@ -88,9 +88,6 @@ def parse(path: str, text: str) -> dict[str, t.Any]:
 
 
 def _parsed_by_tomlkit(path: str, text: str) -> dict[str, t.Any]:
-    # A host whose Python has tomllib does not need this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
-
     tomlkit: t.Any = bundled.import_bundled("tomlkit")
     try:
         # tomllib, too, reads a line end in a multi-line string as a line feed.

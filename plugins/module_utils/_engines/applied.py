@@ -84,6 +84,7 @@ class AppliedFiles(t.NamedTuple):
 
     def write(self, pid: int | None, files: t.Iterable[str]) -> None:
         """Record that the process was started with ``files`` as they are now. Raises HostError."""
+        # An unchanged host does not need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
 
         started = processes.started(self.host, pid)
@@ -94,6 +95,7 @@ class AppliedFiles(t.NamedTuple):
 
     def remove(self) -> None:
         """Remove the record, and the directory of the records if it is empty then. Raises HostError."""
+        # An unchanged host does not need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
 
         if self.host.lexists(self.path):

@@ -17,7 +17,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, flavors, program_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (
+    applied,
+    cdi_alone,
+    flavors,
+    program_version,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
@@ -257,8 +262,6 @@ class EngineState:
             advice = flavors.cdi_advice(row, planned.state.cdi_folders, "")
             warning = f"{errors.option:enable_cdi} has no effect: {facts.name} has no directory of CDI specifications."
             return planned._replace(warnings=(*planned.warnings, f"{warning} {advice}"))
-        # The import is needed for this request only.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
 
         return cdi_alone.plan(self.engine, facts, row, self.request, context)
 
@@ -332,9 +335,6 @@ def _normalized(
         return None
     request.check()
     if not request.register:
-        # The import is needed for this request only.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
-
         request = cdi_alone.completed(request)
     request = request._replace(runtime_dir=host.check_path("runtime_dir", request.runtime_dir))
     if request.drop_in_path is not None:

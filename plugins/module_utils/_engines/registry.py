@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accou
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -73,8 +74,6 @@ def _load_podman(_flavor: str, _instance: str) -> engines_base.Engine:
 
 
 def _own_users(host: hostfs.HostFS, _units: t.Collection[str]) -> list[str]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
-
     return rootless.own_users(host)
 
 

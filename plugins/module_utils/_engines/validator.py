@@ -15,7 +15,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, masking
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, masking, toml_document
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -53,10 +53,6 @@ def _read(syntax: str, content: bytes) -> t.Any:
     try:
         if syntax == "json":
             return json_document.JsonDocument.from_bytes("", content).value()
-        # A Docker task need not import the TOML reader.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-            toml_document,
-        )
 
         return toml_document.TomlDocument.from_bytes("", content).value()
     except core_errors.NvidiaError:

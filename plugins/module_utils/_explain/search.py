@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
@@ -159,9 +160,6 @@ def _of_kubelet(
 
     ``listed`` are the targets that do not have it.
     """
-    # Imported here, because most containers exist and do not need it.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
-
     error = pod_errors.last_error(host, run, name, listed) if _IN_POD.fullmatch(name) else None
     if error is None:
         return None

@@ -52,6 +52,7 @@ def describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | No
     try:
         found = distributions.find_kubelet(host)
         if found is not None:
+            # Most hosts have no kubelet.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import node  # noqa: PLC0415
 
             missing = node.add_kubelet(host, found, report, problems)

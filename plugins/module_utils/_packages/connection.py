@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import socket
 import typing as t
 from urllib.parse import urlsplit
 
@@ -40,9 +41,6 @@ def connection_error(url: str | None, proxy: str | None) -> str | None:
     This is checked after apt-get, dnf or zypper has failed, because their exit status is the same for an unreachable
     host and for a wrong signature.
     """
-    # Only a failed task needs this import.
-    import socket  # noqa: PLC0415
-
     peer = endpoint(proxy or url)
     if peer is None:
         return None

@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -161,11 +161,6 @@ class Systemctl(t.NamedTuple):
 
     def cut_off_by_reload(self) -> list[str]:
         """Return the running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
-        # Few units need a reload, so this import is deferred.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
-            gpu_containers,
-        )
-
         # A user's systemd does not manage the devices of containers.
         return [] if self.user is not None else gpu_containers.legacy_gpu_containers(self.host)
 

@@ -88,11 +88,12 @@ def _works() -> dict[str, tuple[dict[str, dict[str, t.Any]], _Work]]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import (  # noqa: PLC0415
         cdi_spec,
         runtime_config,
+        toolkit_options,
         toolkit_packages,
     )
 
     return {
-        later_tasks.INSTALL: (toolkit_packages.SPEC, toolkit_packages.install),
+        later_tasks.INSTALL: (toolkit_options.SPEC, toolkit_packages.install),
         later_tasks.CDI: (cdi_spec.SPEC, cdi_spec.describe),
         later_tasks.RUNTIME: (runtime_config.SPEC, runtime_config.configure),
     }

@@ -12,11 +12,11 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, variables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements
 
 _SELECTION: dict[str, dict[str, t.Any]] = {
     "names": {"type": "list", "elements": "str", "default": ["auto"]},
@@ -69,8 +69,6 @@ def describe(module: _module.Module, describe_host: t.Callable[..., dict[str, t.
 
 def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[str]:
     """Return the engines that the later task configures; none if the options do not tell."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
-
     required, engines = module.params["require_engines"], report["engines"]
     if required is None or required["options"] is None or engines is None:
         return []
@@ -79,8 +77,6 @@ def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[st
 
 def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> None:
     """Raise NvidiaError if later tasks cannot configure the engines."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
-
     required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
     if engines is None:
         raise errors.NvidiaError(
@@ -98,8 +94,6 @@ def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapp
 
 
 def _requirement(required: t.Mapping[str, t.Any]) -> requirements.Requirement:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
-
     wanted = selection.wanted_of(required["names"], required["flavor"])
     return requirements.Requirement(wanted=wanted, files=required["files"])
 
@@ -108,7 +102,8 @@ def _refused_plans(
     module: _module.Module, host: hostfs.HostFS, targets: list[str], engines: t.Sequence[t.Mapping[str, t.Any]]
 ) -> list[str]:
     """Return why the later task cannot configure the engines, with the names of the variables of its role."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters, requirements  # noqa: PLC0415
+    # Only an inspection with the options of the later task needs this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters  # noqa: PLC0415
 
     given = module.params["require_engines"]["options"]
     params = _module.checked_options("require_engines.options", parameters.SPEC, given)

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, parameters
@@ -114,12 +115,11 @@ def _pods_to_delete(host: hostfs.HostFS, result: engines_configure.ConfigureResu
 
 def _mask_of(syntax: str) -> t.Callable[[str], str]:
     """Return the function that hides secrets. An engine in TOML may also have files in JSON, such as hooks."""
-    # An unchanged host needs neither, and a host with Docker alone no TOML.
+    # An unchanged host with an engine in TOML does not need this import.
     if syntax == "json":
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document  # noqa: PLC0415
 
         return json_document.mask_json
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
 
     return toml_document.mask_toml
 

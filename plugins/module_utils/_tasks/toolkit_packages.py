@@ -2,117 +2,36 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The task of nvidia_toolkit_install for packages and for an existing toolkit, and the options of the module."""
+"""The task of nvidia_toolkit_install for packages and for an existing toolkit."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes, errors, lock, trusted_paths
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes, errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import toolkit_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure as toolkit_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import install as install_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import packages as toolkit_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import remove as remove_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import repository as toolkit_repository
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure as toolkit_configure
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
-        install as install_packages,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
-        remove as remove_packages,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
-        repository as toolkit_repository,
-    )
-
 
 # Seconds to fetch package lists.
 _FETCHING = 300
 
-SPEC: dict[str, dict[str, t.Any]] = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "source": {
-        "type": "str",
-        "choices": ["repository", "files", "existing", "directory"],
-        "default": "repository",
-    },
-    "packages": {"type": "str", "choices": ["full", "base"], "default": "full"},
-    "version": {"type": "str"},
-    "files": {"type": "list", "elements": "path", "default": []},
-    "pending": {"type": "bool", "default": False},
-    "repository_files": {
-        "type": "list",
-        "elements": "dict",
-        "options": {
-            "path": {"type": "path", "required": True},
-            "content": {"type": "str"},
-            "src": {"type": "path"},
-            "mode": {"type": "str", "default": "0644"},
-        },
-    },
-    "key_fingerprint": {"type": "str", "no_log": False},
-    "proxy": {"type": "str", "no_log": True},
-    "hold": {"type": "bool"},
-    "remove_conflicts": {"type": "bool", "default": True},
-    "config_restored": {"type": "bool", "default": False},
-    "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
-    "minimum_version": {"type": "str"},
-    "minimum_version_policy": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "warn"},
-    "lock_timeout": {"type": "int", "default": lock.PACKAGE_MANAGER_TIMEOUT},
-    "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
-    "package_cache": {"type": "path"},
-    "src": {"type": "path"},
-    "remote_src": {"type": "bool", "default": True},
-    "dest": {"type": "path", "default": toolkit_constants.DIRECTORY},
-    "components": {
-        "type": "list",
-        "elements": "str",
-        "choices": ["runtime", "hook", "cli", "ctk", "cdi_hook"],
-    },
-    "driver_root": {"type": "path", "default": "/"},
-    "settings": {"type": "dict"},
-    "profile": {"type": "str", "choices": ["kubernetes_hardened", "rootless"]},
-    "allow_unknown": {"type": "bool", "default": False},
-    "debug": {"type": "bool"},
-    "low_level_runtimes": {"type": "list", "elements": "str"},
-    "default_runtime_executable": {"type": "str"},
-    "create_device_nodes": {"type": "bool", "default": False},
-    "checksum": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
-    **_module.HOST_ROOT_OPTIONS,
-    **_module.BUNDLED_OPTIONS,
-}
-
-
-def refuse_unsuitable(module: _module.Module) -> None:
-    """Raise NvidiaError for options that do not belong to the source."""
-    of_directory = module.params["source"] == "directory"
-    unsuitable = toolkit_constants.OPTIONS_OF_PACKAGES if of_directory else toolkit_constants.OPTIONS_OF_DIRECTORY
-    given = [f"{errors.option:{name}}" for name in unsuitable if module.params[name] not in (None, {}, [])]
-    if of_directory and module.params["packages"] == "base":
-        given.append(f"{errors.option:packages}: base")
-    if not of_directory and not module.params["remote_src"]:
-        given.append(f"{errors.option:remote_src}: false")
-    if given:
-        problem = (
-            f"{errors.option:source}: directory does not support"
-            if of_directory
-            else f"Only {errors.option:source}: directory supports"
-        )
-        raise errors.NvidiaError(
-            f"{problem} these options: {', '.join(given)}. Remove them, or change {errors.option:source}."
-        )
-
 
 def install(module: _module.Module) -> dict[str, t.Any]:
     """Install or remove the packages, or check an existing toolkit. Return the result as documented."""
-    refuse_unsuitable(module)
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
-        packages as toolkit_packages,
-    )
-
+    toolkit_options.refuse_unsuitable(module)
     params = module.params
     host = _module.host_from_params(module)
     for path in params["files"] if params["source"] == "files" and params["state"] == "present" else ():
@@ -143,7 +62,8 @@ def install(module: _module.Module) -> dict[str, t.Any]:
     if config_task is not None:
         # Wrong settings and a file that cannot be read are refused before a package changes.
         config_task.plan()
-    task = _package_task(options.state)(options, host, _manager(module, host), run)
+    kind = remove_packages.Removal if options.state == "absent" else install_packages.Installation
+    task = kind(options, host, _manager(module, host), run)
     result = task.module_result(task.execute(module.check_mode))
     if config_task is None:
         return result
@@ -153,20 +73,6 @@ def install(module: _module.Module) -> dict[str, t.Any]:
     except errors.NvidiaError as error:
         error.details = {**error.details, "changed": result["changed"] and not module.check_mode}
         raise
-
-
-def _package_task(state: str) -> type[install_packages.Installation | remove_packages.Removal]:
-    if state == "absent":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
-            remove as remove_packages,
-        )
-
-        return remove_packages.Removal
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
-        install as install_packages,
-    )
-
-    return install_packages.Installation
 
 
 def _config_task(module: _module.Module, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:
@@ -179,13 +85,6 @@ def _config_task(module: _module.Module, host: hostfs.HostFS) -> toolkit_configu
         raise errors.NvidiaError(
             f"{errors.option:state}: absent does not support these options: {', '.join(given)}. Remove them."
         )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
-        configure as toolkit_configure,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
-        settings as toolkit_settings,
-    )
-
     request = toolkit_configure.SettingsRequest(
         settings=params["settings"] or {},
         profile=params["profile"],
@@ -203,25 +102,14 @@ def _with_config(result: dict[str, t.Any], config: toolkit_configure.ConfigResul
     return {
         **result,
         "changed": result["changed"] or config.changed,
-        "diff": [*result["diff"], *diff_of(config.files)],
+        "diff": [*result["diff"], *_module.diff_of(config.files, toml_document.mask_toml)],
         "backup_files": [*result["backup_files"], *config.backup_files],
         "settings": config.settings,
         "warnings": [*result["warnings"], *config.warnings],
     }
 
 
-def diff_of(files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str]]:
-    """Return the diff of config.toml with secrets hidden."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
-
-    return _module.diff_of(files, toml_document.mask_toml)
-
-
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
-        repository as toolkit_repository,
-    )
-
     if entries is None:
         return None
     return tuple(
@@ -235,13 +123,6 @@ def _fingerprint(text: str | None) -> str | None:
 
 
 def _manager(module: _module.Module, host: hostfs.HostFS) -> packages_base.PackageManager | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
-        base as packages_base,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
-        detect as packages_detect,
-    )
-
     commands = packages_base.Commands(
         read=_module.command_runner(module),
         fetch=changes.refusable(_module.command_runner(module, _FETCHING)),

@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import versions as directory_versions
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -218,10 +219,6 @@ class _ToolkitReport:
         host, path = self._host, self._directory
         if not host.lexists(path + toolkit_constants.VERSIONS_SUFFIX):
             return None
-        # Only hosts with such an installation need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
-            versions as directory_versions,
-        )
 
         reader = directory_versions.VersionReader(host, path)
         name = reader.current()

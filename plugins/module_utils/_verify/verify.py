@@ -14,17 +14,21 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
+    cri_pods,
     error_texts,
+    host_programs,
     podman_containers,
     visible_gpus,
 )
@@ -355,9 +359,6 @@ class Verification:
         """Return the container to start. Raises HostError if the host's programs cannot be used."""
         options, archive, commands = self.options, b"", COMMANDS
         if not options.image:
-            # Only a container without an image needs this import.
-            from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import host_programs  # noqa: PLC0415
-
             archive, commands = host_programs.archive(self.host), _ARCHIVE_COMMANDS
         gpu, by_runtime = options.level == "gpu", self.injection == verify_injection.RUNTIME
         command = options.command or commands[options.level]
@@ -400,9 +401,6 @@ class Verification:
 
     def _compare_gpus(self, by_nodes: bool) -> verify_checks.Check:
         """Compare the GPUs in the container's output with those of the host."""
-        # Only this check needs the import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
-
         devices = gpu_info.describe_gpus(self.host)["devices"]
         view = visible_gpus.view_of(self.output)
         expected = visible_gpus.gpus_of_host(devices, procfs.MigCapabilities(self.host).known_nodes)
@@ -422,9 +420,6 @@ class Verification:
         return verify_checks.passed(CONTAINER, detail)
 
     def _run_container(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
-        # Only the levels engine and gpu need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
-
         # Only the holder of the lock starts containers, so all others of this collection are leftovers.
         with lock.host_lock(self.host), lock.interruptible():
             containers = self._containers()
@@ -444,8 +439,6 @@ class Verification:
                     f"{self.engine.name} is not installed on this host", "Install it.", started=False
                 )
             return podman_containers.PodmanContainers(self.host, self.run, binary)
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
         status = cri.runtime_config(self.host.real_path(socket)) or {}
         # The containerd of a Kubernetes distribution is another program, whose dump is not used.

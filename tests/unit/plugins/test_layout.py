@@ -80,6 +80,83 @@ def test_there_are_no_cycles() -> None:
     assert graph == {}
 
 
+# The imports in functions: the names that each file of plugins imports there. A host compiles all files of a task
+# again, about 8 µs a line (docs/performance.md), so a file that an unchanged task does not need stays out of it if that
+# saves more than 250 lines. All other imports are at the top of their files.
+IN_FUNCTIONS = {
+    # A task needs one engine, package manager, source or part of a report.
+    "_audit.host_info": {"_gpu.info", "_cdi.info", "_audit.audit"},
+    "_audit.host_parts": {"_toolkit.info", "_kubernetes.kubelet"},
+    "_engines.registry": {
+        *("_engines.docker.engine", "_engines.containerd.engine", "_engines.k3s.engine", "_engines.k0s.engine"),
+        *("_engines.microk8s.engine", "_engines.crio.engine", "_engines.podman.engine"),
+    },
+    "_kubernetes.info": {"_kubernetes.node"},
+    "_packages.detect": {"_packages.apt", "_packages.dnf", "_packages.zypper"},
+    "_tasks.ahead": {"_tasks.cdi_spec", "_tasks.runtime_config", "_tasks.toolkit_options", "_tasks.toolkit_packages"},
+    "_tasks.cdi_spec": {"_cdi.refresh.plan", "_cdi.refresh.refresh"},
+    "_tasks.container_info": {"_engines.parameters"},
+    "_tasks.toolkit_directory": {"_toolkit.directory.unpack"},
+    "_tasks.toolkit_install": {"_tasks.toolkit_directory", "_tasks.toolkit_packages"},
+    "nvidia_runtime_verify": {"_explain.explain", "_explain.search"},
+    # Only a change, a removal or a restart needs it.
+    "_cdi.spec.records": {"_core.record_store"},
+    "_cdi.spec.write": {
+        *("_cdi.spec.remove", "_core.apply", "_core.atomic_write", "_core.lock", "_core.trusted_paths"),
+        "_documents.yaml_document",
+    },
+    "_documents.toml_document": {"_documents.toml_editor"},
+    "_engines.applied": {"_core.record_store"},
+    "_engines.configure": {
+        *("_core.apply", "_core.lock", "_engines.journal", "_engines.legacy_cleanup", "_engines.validator"),
+    },
+    "_engines.containerd.engine": {"_rpc.cri"},
+    "_engines.containerd.plan": {"_engines.nvidia_files"},
+    "_engines.crio.engine": {"_engines.crio.live", "_rpc.cri"},
+    "_engines.requirements": {"_engines.configure", "_engines.parameters"},
+    "_tasks.runtime_config": {"_documents.json_document", "_kubernetes.distributions", "_kubernetes.kubelet"},
+    "_toolkit.directory.directory": {"_toolkit.directory.store"},
+    # Few hosts have what it reads.
+    "_cdi.generate.generate": {"_documents.yaml_document"},
+    "_cdi.refresh.refresh": {"_documents.yaml_document"},
+    "_cdi.spec.registry": {"_documents.yaml_document"},
+    "_engines.cdi_support": {"_rpc.cri"},
+    "_engines.k3s.config": {"_documents.yaml_document"},
+    "_gpu.inventory": {"_gpu.nvml"},
+    "_kubernetes.kubelet": {"_documents.yaml_document"},
+    "_toolkit.directory.install": {"_gpu.device_nodes"},
+    "_toolkit.directory.source": {"tarfile"},
+    "nvidia_toolkit_key": {"ansible.module_utils.urls.fetch_url"},
+    # Some builds of Python lack ctypes.
+    "_gpu.nvml": {"ctypes"},
+    "_gpu.nvml_library": {"ctypes"},
+    # The unit tests also run without Ansible.
+    "_module": {
+        "ansible.module_utils.basic.AnsibleModule",
+        "ansible.module_utils.common.arg_spec.ArgumentSpecValidator",
+        "ansible.module_utils.common.validation.check_type_dict",
+    },
+}
+
+
+def _imports_in_functions(path: Path) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = set()
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(function) if isinstance(function, functions) else ():
+            if isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+    return {name[len(PREFIX) + 1 :] if name.startswith(f"{PREFIX}.") else name for name in found}
+
+
+def test_imports_are_at_the_top_of_a_file() -> None:
+    found = {path: _imports_in_functions(path) for path in PLUGINS}
+    names = {path: _name(path) if path in MODULES.values() else path.stem for path in PLUGINS}
+    assert {names[path]: imported for path, imported in found.items() if imported} == IN_FUNCTIONS
+
+
 def test_a_file_says_what_it_contains() -> None:
     assert [name for name, text in TEXTS.items() if not ast.get_docstring(ast.parse(text))] == []
 

@@ -14,6 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import (
     units as refresh_units,
 )
@@ -99,8 +100,6 @@ def plan_of(
             f"{errors.option:backend} is native, but refresh units run nvidia-ctk. Remove {errors.option:backend}, or"
             " use nvidia_cdi_spec without a refresh unit (nvidia_cdi_refresh: none for the role)."
         )
-    # A host without nvidia-ctk does not need this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
 
     program = generate.find_program(host, cdi.request.cdi_hook_path)
     if program is None:
@@ -119,8 +118,6 @@ def _version(program: str, host: hostfs.HostFS, runners: Runners) -> cdi_generat
 
     No program of an offline tree is run; there, it is assumed to be the newest.
     """
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
-
     return generate.version_of(program, runners.run_pinned, host) if host.live else generate.NEWEST
 
 
@@ -137,9 +134,6 @@ def _for_old_engines(
 
 
 def _plan(options: RefreshOptions, host: hostfs.HostFS, runners: Runners, program: str) -> refresh_units.RefreshPlan:
-    # A host without nvidia-ctk does not need this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
-
     location = cdi_records.location_of(options.cdi, host, None)
     _require_same_kind(options.cdi, host)
     cdi = _for_old_engines(options.cdi, host, runners.run)

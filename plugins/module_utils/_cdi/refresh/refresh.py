@@ -14,6 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import (
     plan as refresh_plan,
 )
@@ -27,12 +28,19 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import e
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    bundled,
+    errors,
+    lock,
+    record_store,
+    trusted_paths,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -152,16 +160,11 @@ class CdiRefresh:
 
     def _has_obsolete_state(self) -> bool:
         """Return whether the state directory has files that are not needed without a service."""
-        # Only a removal needs this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
-
         return self._host.lexists(_LAST_RUN) or record_store.has_leftovers(self._host)
 
     def _purged_backups(self) -> tuple[str, ...]:
         if not self._is_purge():
             return ()
-        # Only a purge needs this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply  # noqa: PLC0415
 
         paths = map(self._host.resolve, refresh_plan.own_paths())
         return tuple(backup for path in paths for backup in apply.backups_of(self._host, self._backup_dir(), path))
@@ -185,14 +188,6 @@ class CdiRefresh:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _apply(self) -> tuple[Changes, list[dict[str, str | None]]]:
-        # An unchanged host does not need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
-            apply,
-            lock,
-            record_store,
-            trusted_paths,
-        )
-
         host, backup_dir = self._host, self._backup_dir()
         trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         with lock.host_lock(host):
@@ -224,9 +219,6 @@ class CdiRefresh:
 
     def _record_originals(self, plan: refresh_units.RefreshPlan | None) -> None:
         """Record the files that exist before a unit of this collection writes its first specifications."""
-        # An unchanged host does not need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
-
         host, cdi = self._host, self._options.cdi
         unused = cdi_records.unused_unit_records(host)
         if plan is not None:
@@ -256,8 +248,6 @@ class CdiRefresh:
         paths = [path for path in paths if path.startswith(refresh_units.UNIT_DIR + "/")]
         if not paths or not systemctl.Systemctl.booted(self._host):
             return
-        # Only a removal needs this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
 
         if not gpu_containers.legacy_gpu_containers(self._host):
             name = systemd_units.unit_name(posixpath.basename(paths[0]))
@@ -272,9 +262,6 @@ class CdiRefresh:
 
     def _remove_replaced_file(self, file: core_plan.PlannedFile) -> list[dict[str, str | None]]:
         """Remove the toolkit's file, with a record from which nvidia_cdi_spec restores it."""
-        # An unchanged host does not need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, lock  # noqa: PLC0415
-
         with lock.host_lock(self._host):
             writer = apply.ChangeWriter(
                 self._host, cdi_records.OWNER, file.path, self._backup_dir(), removal=False, purge=False
@@ -289,9 +276,6 @@ class CdiRefresh:
         This is called before a change, because the action plugin then sends PyYAML and runs the module again.
         """
         if self._options.start:
-            # Without a start, this import is not needed.
-            from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
-
             bundled.import_bundled("yaml")
 
     def _run_service(
@@ -311,9 +295,6 @@ class CdiRefresh:
 
     def _record_last_run(self, digest: str | None) -> None:
         """Record that the service ran with files of this digest, or remove the record (None)."""
-        # Without a start, this import is not needed.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock, record_store  # noqa: PLC0415
-
         with lock.host_lock(self._host):
             if digest is None:
                 record_store.remove_state(self._host, _LAST_RUN)
@@ -397,9 +378,6 @@ def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_chec
     all_selected = cdi_edits.selects_all(options.request.device_ids)
     if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or not all_selected:
         return None
-    # Other modes do not need these imports.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory  # noqa: PLC0415
 
     request = options.request
     try:

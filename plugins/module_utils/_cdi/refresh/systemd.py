@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, systemctl
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -180,8 +180,6 @@ class RefreshService:
         # A drop-in of the toolkit's service may be new.
         if is_current and not self._toolkit_service.status().needs_reload:
             return True, ()
-        # An unchanged host does not need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
 
         affected = gpu_containers.legacy_gpu_containers(self._host)
         if not affected:

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import plan as crio_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
 if t.TYPE_CHECKING:
@@ -84,8 +85,6 @@ class Crio(toml_plan.TomlEngine):
 
     def _reports_other_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports other runtimes, default or CDI directories than its files have."""
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket  # noqa: PLC0415
-
         try:
             # `crio status config` sends the same request (server/inspect.go, 1.24 to 1.36).
             answer = unix_socket.http_request(host.real_path(installation.socket), "GET", "/config")

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import facts as crio_facts
@@ -241,11 +241,6 @@ class CrioPlanner:
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
         """Remove runtimes that run NVIDIA programs from a file without a record."""
-        # Imported here because only a removal needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-            nvidia_files,
-        )
-
         found = nvidia_files.crio_drop_in(edit.document) if edit is not self.main else None
         if found is not None and found.has_only_tool_entries(edit.document):
             edit.removed = True

@@ -10,6 +10,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
 
@@ -89,9 +90,6 @@ def read(host: hostfs.HostFS, path: str, version: str | None = None) -> RuntimeS
 
     Raises NvidiaError if it cannot be read, ConfigurationError if it is not TOML.
     """
-    # Only hosts that are checked need this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
-
     content = host.read(path)
     if content is None:
         return RuntimeSettings()

@@ -349,6 +349,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         return backups
 
     def _create_device_nodes(self, nodes: t.Sequence[device_nodes.CharacterDevice]) -> None:
+        # On most hosts the driver has created the device nodes already.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
         device_nodes.create_nodes(self.host, nodes, self.tools.run)
