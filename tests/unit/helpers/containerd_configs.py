@@ -313,7 +313,7 @@ ONE_FILE: dict[str, str | None] = {
     "Unicode": UNICODE,
     "options in lower case": LOWER_CASE_OPTIONS,
     "new names in version 2": NEW_NAMES,
-    "both names in version 2": NEW_NAMES + SITE_DROP_IN.replace("crun", "runc").partition("\n")[2],
+    "both names in version 2": NEW_NAMES + SITE_DROP_IN.replace('"crun"', '"runc"').partition("\n")[2],
     "snapshotter without runtimes": SNAPSHOTTER,
 }
 FILES: dict[str, dict[str, str | None]] = {

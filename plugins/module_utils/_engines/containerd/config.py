@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import tables
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -30,9 +31,9 @@ if t.TYPE_CHECKING:
 # The table of the CRI settings, by the format version of the file.
 CRI_TABLE: dict[int, KeyPath] = {
     1: ("plugins", "cri"),
-    2: ("plugins", "io.containerd.grpc.v1.cri"),
-    3: ("plugins", "io.containerd.cri.v1.runtime"),
-    4: ("plugins", "io.containerd.cri.v1.runtime"),
+    2: tables.OLDER,
+    3: tables.NEWER,
+    4: tables.NEWER,
 }
 # The first release that reads a format version (version/version.go), 2.0.0 and 2.3.0. Last without: 1.7.34 and 2.2.7.
 READ_SINCE = {3: (2, 0), 4: (2, 3)}
@@ -47,16 +48,10 @@ MERGES_SINCE = (2, 0)
 # Before these releases, a relative pattern in `imports` is relative to the working directory of the daemon, which is /
 # for a unit of systemd (resolveImports in services/server/config). Last with this rule: 1.6.28 and 1.7.15.
 PATTERNS_OF_FOLDER_SINCE: dict[tuple[int, ...], tuple[int, ...]] = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
-# containerd 2.x moves the CRI settings of version 2 to the names of version 3, and keeps those that already have these
-# names (configMigration in plugins/cri/runtime/plugin.go of 2.0.2 to 2.3.4). 2.0.0 and 2.0.1 replace the whole table.
-KEEPS_NEW_NAMES_SINCE = (2, 0, 2)
-# The image store gets these settings from a table of version 2 only if that has the table runtimes (migrateConfig in
-# plugins/cri/images/plugin.go of 2.0.0 to 2.3.4).
-SNAPSHOTTER = ("snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers")
 
 IMPORTS: KeyPath = ("imports",)
 # The first three of these paths are relative to the CRI settings, PROGRAM is relative to the table of a runtime.
-RUNTIMES: KeyPath = ("containerd", "runtimes")
+RUNTIMES = tables.RUNTIMES
 DEFAULT: KeyPath = ("containerd", "default_runtime_name")
 LEGACY_DEFAULT: KeyPath = ("containerd", "default_runtime")
 PROGRAM: KeyPath = ("options", "BinaryName")
@@ -272,75 +267,54 @@ class ContainerdFiles:
         """Return the tables in which containerd finds CRI settings of a file, the one with precedence first."""
         version = document.value("version")
         if not self.migrates:
-            both = [CRI_TABLE[3], CRI_TABLE[2]] if self._reads_new_names() else [self.cri_path]
+            both = [tables.NEWER, tables.OLDER] if self._reads_newer_name() else [self.cri_path]
             return both if self.merges_versions or version in (None, self.version) else []
         # Up to version 3, containerd reads the older and the newer table name (configMigration in
         # plugins/cri/runtime/plugin.go of 2.3.0). It reads a file without a version as version 1.
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
         return [CRI_TABLE[name] for name in names]
 
-    def _reads_new_names(self) -> bool:
-        """Return whether containerd also reads the names of version 3 in files of version 2.
+    def _reads_newer_name(self) -> bool:
+        """Return whether containerd also reads the name of version 3 in files of version 2.
 
         If its release is unknown, a file with these names shows that it does.
         """
         if self.version != 2:
             return False
         if self.engine_version is not None:
-            return self.engine_version >= MERGES_SINCE
-        return any(file.document.has(*CRI_TABLE[3]) for file in self.files)
+            return self.engine_version >= tables.READS_NEWER_SINCE
+        return any(file.document.has(*tables.NEWER) for file in self.files)
 
-    def depends_on_release(self) -> bool:
-        """Return whether the release of containerd is unknown and determines which of two tables has effect."""
-        tables = (CRI_TABLE[2], CRI_TABLE[3])
-        used = {path for path in tables for file in self.files if file.document.has(*path)}
-        return self.engine_version is None and self.version == 2 and len(used) > 1
+    def both_tables(self, document: toml_document.TomlDocument) -> tuple[t.Any, t.Any]:
+        """Return the newer and the older table of CRI settings, None for a missing one.
 
-    def root_of(self, entry: KeyPath, version: int, document: toml_document.TomlDocument) -> KeyPath:
-        """Return the table in which a new value of an entry of the CRI settings has effect.
-
-        ``version`` is that of the file to write. If containerd migrates each file, ``document`` is that file.
+        They are those of all files, or those of ``document`` alone if containerd migrates each file.
         """
-        usual = CRI_TABLE[version]
-        if version != 2 or not (self.migrates or self._reads_new_names()):
-            return usual
-        newer, older = self._tables_of_both_names(document)
-        if older is not None and not self._keeps_new_names():
-            return usual
-        hides_older = toml_plan.lookup(newer, entry) is not None
-        is_new = toml_plan.lookup(older, entry) is None
-        only_newer = newer is not None and older is None
-        keeps_snapshotter = entry == RUNTIMES and bool(self.ignored_snapshotter(document))
-        return CRI_TABLE[3] if hides_older or (is_new and (only_newer or keeps_snapshotter)) else usual
-
-    def ignored_snapshotter(self, document: toml_document.TomlDocument) -> list[str]:
-        """Return settings of the image store that containerd 2.x would use only if a table ``runtimes`` were added.
-
-        ``document`` is the file to which the table would be added.
-        """
-        if self.version > 2 or not (self.merges or self.engine_version is None):
-            return []
-        _newer, older = self._tables_of_both_names(document)
-        table = toml_plan.lookup(older, RUNTIMES[:1])
-        found = [name for name in SNAPSHOTTER if toml_plan.lookup(table, (name,)) is not None]
-        return found if toml_plan.lookup(older, RUNTIMES) is None else []
-
-    def _tables_of_both_names(self, document: toml_document.TomlDocument) -> tuple[t.Any, t.Any]:
-        """Return the CRI settings with the names of version 3 and those with the names of version 2."""
         files = [ContainerdFile("", document)] if self.migrates else self.files
-        return self._merged(files, CRI_TABLE[3]), self._merged(files, CRI_TABLE[2])
+        return self._merged(files, tables.NEWER), self._merged(files, tables.OLDER)
 
-    def _keeps_new_names(self) -> bool:
-        return self.engine_version is None or self.engine_version >= KEEPS_NEW_NAMES_SINCE
+    def check_tables(self) -> None:
+        """Raise ConfigurationError if a setting has one value in the older table and another one in the newer table."""
+        for file in self.files if self.migrates else self.files[:1]:
+            key = tables.conflict(*self.both_tables(file.document))
+            if key is not None:
+                path, name = (*tables.NEWER, *key), ".".join(key)
+                defining = (each for each in (file, *reversed(self.files)) if each.document.has(*path))
+                raise next(defining).document.error(
+                    path,
+                    f"{name} has another value in the table {tables.OLDER[-1]}, and the release of containerd decides"
+                    " which one has effect",
+                    f"Remove {name} from one of both tables.",
+                )
 
     def _merged(self, files: t.Iterable[ContainerdFile], path: KeyPath) -> dict[str, t.Any] | None:
         """Return the table at ``path`` after all files, with the names of the files; None if no file has it."""
-        tables = [
+        present = [
             toml_plan.require(file.document, self._path_in(file, path), dict, "Make it a table, or remove it.")
             for file in files
             if path in self.cri_paths(file.document)
         ]
-        found = [table for table in tables if table is not None]
+        found = [table for table in present if table is not None]
         return functools.reduce(toml_plan.merged, found) if found else None
 
     def _path_in(self, file: ContainerdFile, path: KeyPath) -> KeyPath:
@@ -351,10 +325,10 @@ class ContainerdFiles:
     def _migrated(self, files: t.Sequence[ContainerdFile]) -> dict[str, t.Any] | None:
         """Return the CRI settings of files that containerd merges before it migrates them, None if there are none."""
         paths = dict.fromkeys(path for file in files for path in self.cri_paths(file.document))
-        tables = [table for table in (self._merged(files, path) for path in paths) if table is not None]
-        if not self._keeps_new_names():
-            tables = tables[-1:]
-        return functools.reduce(_merge_older, tables) if tables else None
+        found = [table for table in (self._merged(files, path) for path in paths) if table is not None]
+        if self.engine_version is not None and self.engine_version < tables.KEEPS_NEWER_SINCE:
+            found = found[-1:]
+        return functools.reduce(_merge_older, found) if found else None
 
     def cri_tables(self) -> list[tuple[ContainerdFile, dict[str, t.Any]]]:
         """Return the files whose CRI settings have effect, with these settings."""
@@ -364,8 +338,8 @@ class ContainerdFiles:
     def raw_cri(self) -> dict[str, t.Any]:
         """Return the effective CRI settings of all files with the names of the files, as containerd decodes them."""
         groups = [[file] for file in self.files] if self.migrates or not self.merges else [self.files]
-        tables = [table for table in map(self._migrated, groups) if table is not None]
-        found: dict[str, t.Any] = functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
+        migrated = [table for table in map(self._migrated, groups) if table is not None]
+        found: dict[str, t.Any] = functools.reduce(toml_plan.merged, migrated if self.merges else migrated[-1:], {})
         return _without_hidden_options(found) if self.merges else found
 
     def cri(self) -> dict[str, t.Any]:
@@ -408,8 +382,8 @@ class ContainerdFiles:
 
     def target_path(self) -> str:
         """Return the path of the file in which a change of the CRI settings has effect."""
-        tables = self.cri_tables()
-        return tables[-1][0].path if tables and not self.merges else self.files[0].path
+        found = self.cri_tables()
+        return found[-1][0].path if found and not self.merges else self.files[0].path
 
     def runtimes(self) -> dict[str, t.Any]:
         found = toml_plan.lookup(self.cri(), RUNTIMES)
@@ -453,8 +427,8 @@ def _merge_older(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, 
 
     A runtime that both have is not merged: the newer table replaces the older one.
     """
-    tables = [table[RUNTIMES[0]] for table in (older, newer) if isinstance(table.get(RUNTIMES[0]), dict)]
-    return {**older, **newer, **({RUNTIMES[0]: {**tables[0], **tables[-1]}} if tables else {})}
+    both = [table[RUNTIMES[0]] for table in (older, newer) if isinstance(table.get(RUNTIMES[0]), dict)]
+    return {**older, **newer, **({RUNTIMES[0]: {**both[0], **both[-1]}} if both else {})}
 
 
 def _without_hidden_options(cri: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -479,8 +453,8 @@ def checked_files(context: engines_base.Context) -> ContainerdFiles:
 
 def printed_cri(document: toml_document.TomlDocument, version: tuple[int, ...] | None) -> dict[str, t.Any] | None:
     """Return the CRI settings that `containerd config dump` printed, None if it printed none."""
-    tables = [document.value(*path) for path in (CRI_TABLE[3], CRI_TABLE[2], CRI_TABLE[1])]
-    table = next((table for table in tables if isinstance(table, dict)), None)
+    printed = [document.value(*path) for path in (CRI_TABLE[3], CRI_TABLE[2], CRI_TABLE[1])]
+    table = next((table for table in printed if isinstance(table, dict)), None)
     return None if table is None else decoders(version)[0].canonical(table, _CRI)
 
 

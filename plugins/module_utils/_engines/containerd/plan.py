@@ -74,6 +74,7 @@ class ContainerdPlanner:
             return self._plan_without_cri(request, disabled_in)
         self.current.check_spelling(request.runtimes())
         writer = self._writer(request)
+        writer.others.check_tables()
         containerd_runtimes.check_legacy(request, writer.others, self.warnings)
         self._write_version(writer)
         writer.write_runtimes(request)
@@ -367,7 +368,7 @@ class ContainerdPlanner:
         # The table default_runtime has precedence over default_runtime_name.
         if after.legacy_default() is None:
             self._check_default(request, after, runtimes)
-        if after.depends_on_release():
+        if after.engine_version is None and None not in after.both_tables(after.main):
             self.warnings.append(
                 f"{self.main.path} and its imports contain CRI settings with the names of version 2 and of version 3."
                 " Which of them have effect was not checked, because that depends on the release of containerd, which"

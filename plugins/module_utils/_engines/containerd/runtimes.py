@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import tables as containerd_tables
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
@@ -68,15 +69,21 @@ class RuntimeTableWriter:
 
     def _root_of(self, entry: toml_plan.KeyPath) -> toml_plan.KeyPath:
         """Return the table of the target in which an entry of the CRI settings has effect."""
-        return self.others.root_of(entry, self.version, self.foreign)
+        if self.version != 2:
+            return containerd_config.CRI_TABLE[self.version]
+        newer, older = self.others.both_tables(self.foreign)
+        return containerd_tables.table_of(entry, self.others.engine_version, newer, older)
 
     def snapshotter_warning(self) -> str:
         """Return what the first table of runtimes means for settings of the image store; empty if nothing."""
-        names = self.others.ignored_snapshotter(self.foreign)
-        if not names:
+        release = self.others.engine_version
+        if self.version != 2 or (release is not None and release < containerd_tables.READS_NEWER_SINCE):
             return ""
-        listed, table = ", ".join(names), ".".join(containerd_config.CRI_TABLE[2])
-        if self.root == containerd_config.CRI_TABLE[3]:
+        _newer, older = self.others.both_tables(self.foreign)
+        listed, table = ", ".join(containerd_tables.ignored_image_settings(older)), ".".join(containerd_tables.OLDER)
+        if not listed:
+            return ""
+        if self.root == containerd_tables.NEWER:
             return (
                 f"This containerd ignores {listed} in [{table}.containerd], because that has no table runtimes. To keep"
                 f" it so, the runtimes are written to [{'.'.join(self.root)}]. If you need {listed}, use configuration"
