@@ -77,9 +77,13 @@ def select(settings: Settings, engines: t.Sequence[EngineInfo]) -> Selection:
     inspected = [engine for engine in complete if engine["inspected"]]
     if not settings.offline and not settings.check_mode and settings.state == PRESENT:
         errors += selection.missing_errors(settings.wanted.named, inspected, settings.wanted.flavor)
+    # A play of a user cannot configure the engine of the kubelet.
+    of_kubelet = [str(engine["target"]) for engine in complete if engine.get("used_by_kubelet")]
+    if not settings.wanted.of_root:
+        of_kubelet = []
     return Selection(
         engines=tuple(inspected),
         targets=selection.targets(settings.wanted, inspected, removal=settings.state == ABSENT),
-        kubelet=tuple(dict.fromkeys(str(engine["target"]) for engine in complete if engine.get("used_by_kubelet"))),
+        kubelet=tuple(dict.fromkeys(of_kubelet)),
         errors=tuple(errors),
     )

@@ -51,14 +51,15 @@ cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
 # Examples also have these roles. Here they have no tasks.
 ROLES_OF_OTHERS = ("nvidia.nvidia_driver", "geerlingguy.docker")
 KEY = "ddcae044f796ecb0"
+TARGETS = ("docker", "docker/rootless/alice", "containerd", "containerd/k3s", "podman")
 ANSWERS: dict[str, t.Any] = {
     "nvidia_container_info": {
         "changed": False, "findings": [],
         "engines": [
-            {"engine": target.partition("/")[0], "flavor": target.partition("/")[2] or "system", "target": target,
+            {"engine": target.split("/")[0], "flavor": (*target.split("/"), "system")[1], "target": target,
              "user": None, "installed": True, "running": True, "service": "a.service", "recorded_files": [],
              "unfinished_restart": False, "inspected": True, "problems": []}
-            for target in ("docker", "containerd", "containerd/k3s", "podman")
+            for target in TARGETS
         ],
         "toolkit": {
             "package_manager": "apt", "gpg": "/usr/bin/gpg", "gpu": {"present": True, "kind": "driver", "message": ""},
@@ -71,7 +72,7 @@ ANSWERS: dict[str, t.Any] = {
              "restart_action": "none", "pending_action": "none",
              "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"}, "default_runtime": "runc", "backup_files": [],
              "cdi": True, "unrecorded": []}
-            for target in ("docker", "containerd", "containerd/k3s", "podman")]},
+            for target in TARGETS]},
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def configured(name: str, changed: bool = True, **values: t.Any) -> dict[str, t.
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        # In the order of the option, and without others that a hostile user adds.
+        # In the order of the option, and without others that a hostile host adds.
         (
             {"engines": [configured(name) for name in ("docker/rootless/eve", "crio", "docker")]},
             [configured("docker"), configured("crio")],

@@ -68,8 +68,10 @@ def test_targets(settings: dict[str, t.Any], targets: tuple[str, ...]) -> None:
 )
 def test_targets_of_a_user(settings: dict[str, t.Any], targets: tuple[str, ...]) -> None:
     of_bob = engine("docker/rootless/bob", inspected=False)
-    found = selection_of.select(settings_of(settings), [engine(), engine(ALICE), of_bob])
+    found = selection_of.select(settings_of(settings), [engine(used_by_kubelet=True), engine(ALICE), of_bob])
     assert (found.targets, found.errors) == (targets, ())
+    # Without it, the role does not warn that the play leaves it out.
+    assert found.kubelet == (() if settings else ("docker",))
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,9 @@ def test_engines_that_the_variables_do_not_select(host: HostFS) -> None:
     assert (found["severity"], found["id"]) == ("info", "restart-pending")
     assert found["advice"].startswith("No playbook changes this engine, because nvidia_runtime_engines and")
     assert found["advice"].endswith(" Otherwise select it first. Run gpufleet.nvidia.site, which restarts it.")
+    # Only a play of the user changes the engine of a user.
+    (found,) = findings_of(host, healthy_host(engines=[{**docker, "user": "alice", "selected": True}]))
+    assert (found["severity"], found["advice"][:24]) == ("warning", "Run a play of this user ")
     # site installs the toolkit and writes the specification whatever engines it configures.
     parts = healthy_host(engines=[engine(selected=False, runtimes={"x": "/opt/nvidia-container-runtime"})])
     (found,) = findings_of(host, parts)
