@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.module_utils.common.validation import check_type_dict
-
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 
 Variables = t.Mapping[str, t.Any]
@@ -172,6 +170,9 @@ def without_cuda_compat(_variables: Variables, settings: object) -> object:
 
 def _dictionary_in(text: str) -> dict[str, t.Any]:
     """Return the dictionary in a text, as an inventory in INI and ``-e name=value`` give it."""
+    # The unit tests of this file need no Ansible.
+    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
+
     try:
         return table(check_type_dict(text))
     except TypeError:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory, procfs
 
 COLLECTION = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -42,7 +43,7 @@ SERVICES = COLLECTION / "plugins/module_utils/_gpu/services.py"
 
 def finding_ids() -> set[str]:
     """The ids of all findings: texts of the audit's code that have the form of an id, and the codes of problems."""
-    found = {PERMISSION_DENIED}
+    found = {PERMISSION_DENIED, *procfs.WITHOUT_DRIVER, inventory.ABSENT}
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         skipped: set[ast.AST] = set()

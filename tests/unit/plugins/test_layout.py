@@ -136,6 +136,7 @@ IN_FUNCTIONS = {
         "ansible.module_utils.common.arg_spec.ArgumentSpecValidator",
         "ansible.module_utils.common.validation.check_type_dict",
     },
+    "_role_state": {"ansible.module_utils.common.validation.check_type_dict"},
 }
 
 

@@ -28,8 +28,8 @@ REMAINING = {
     # Keys of containerd's own files, not names of engines.
     "module_utils/_engines/nvidia_files.py": 3,
     "module_utils/_verify/cri_pods.py": 1,
-    # Distributions of Kubernetes, which have their own registry.
-    "module_utils/_kubernetes/distributions.py": 3,
+    # Distributions of Kubernetes, which have their own registry. Their units are those of flavors.
+    "module_utils/_kubernetes/distributions.py": 4,
     # Files that K3s and RKE2 write.
     # Directories below /run, by the program that creates them.
     "module_utils/_kubernetes/strategies.py": 1,
