@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 
 # Together, these keys identify a file of Kubespray. Its templates (config.toml.j2, config-v1.toml.j2) write them by
 # default (first 2.21.0, last without it 2.20.0), and no other tool writes all of them.
@@ -95,7 +96,7 @@ def runtimes(configs: foreign_files.HostConfigs) -> report.Findings:
     paths: dict[str, list[str]] = {}
     for file, table in configs.containerd.cri_tables() if configs.containerd is not None else ():
         for name, entry in _runtimes(table).items():
-            if engines_base.is_nvidia_program(containerd_config.program_of(entry)):
+            if engines_base.is_nvidia_program(containerd_options.program_of(entry)):
                 paths.setdefault(name, []).append(file.path)
     yield from foreign_files.defined_twice(paths)
 

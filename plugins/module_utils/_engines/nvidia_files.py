@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 
 if t.TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _is_nvidia_setting(document: toml_document.TomlDocument, root: KeyPath, inne
         entry = document.value(*root, *legacy)
     else:
         return inner == _CDI
-    return engines_base.is_nvidia_program(containerd_config.program_of(entry))
+    return engines_base.is_nvidia_program(containerd_options.program_of(entry))
 
 
 def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -233,9 +234,12 @@ def require(document: toml_document.TomlDocument, path: KeyPath, kind: type, adv
     return value
 
 
-def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str]) -> None:
-    """Raise NvidiaError for runtime_options that another parameter sets, or that TOML cannot express."""
-    # The engines compare names without regard to case.
+def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str], known: key_names.Fields) -> None:
+    """Raise NvidiaError for runtime_options that another parameter sets, that TOML cannot express, or of another case.
+
+    ``known`` are the names of the entries of a runtime.
+    """
+    # containerd compares the names of options without regard to case.
     parameters = {tuple(map(str.lower, path)): parameter for path, parameter in reserved.items()}
     for path, value in toml_parser.iter_leaves(options):
         beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))
@@ -244,6 +248,11 @@ def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, s
             raise errors.NvidiaError(
                 f"Remove {'.'.join(path)} from {errors.option:runtime_options} and set"
                 f" {errors.option:{parameter}} instead."
+            )
+        name = known.other_case(path[0])
+        if name is not None:
+            raise errors.NvidiaError(
+                f"{errors.option:runtime_options}: {path[0]} differs from {name} in case only. Rename it to {name}."
             )
         values = value if isinstance(value, list) else [value]
         if any(item is None or not isinstance(item, (str, bool, int, float)) for item in values):

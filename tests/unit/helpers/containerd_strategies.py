@@ -120,9 +120,13 @@ def configurations(draw: Draw) -> dict[str, bytes | None]:
 
 
 def host_of(files: dict[str, bytes | None], version: t.Any) -> Host:
-    """Return a host with these files. Skips the example unless the files are valid and the CRI starts with them."""
+    """Return a host with these files.
+
+    Skips the example unless the files are valid, with no undefined key, and the CRI starts with them.
+    """
     host = Host(files, version)
     try:
+        host.effect.check_names()
         assume(starts(host))
     except NvidiaError:
         assume(False)

@@ -10,7 +10,6 @@ replaces the earlier one. From 2.0 on, entries are merged, and a later list repl
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 import functools
 import posixpath
@@ -20,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import tables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options, tables
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -50,16 +49,14 @@ MERGES_SINCE = (2, 0)
 PATTERNS_OF_FOLDER_SINCE: dict[tuple[int, ...], tuple[int, ...]] = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
 
 IMPORTS: KeyPath = ("imports",)
-# The first three of these paths are relative to the CRI settings, PROGRAM is relative to the table of a runtime.
+# These paths are relative to the CRI settings.
 RUNTIMES = tables.RUNTIMES
 DEFAULT: KeyPath = ("containerd", "default_runtime_name")
 LEGACY_DEFAULT: KeyPath = ("containerd", "default_runtime")
-PROGRAM: KeyPath = ("options", "BinaryName")
 
 # The fields of the structs that containerd decodes its files into, as far as this collection uses them: Config in
-# cmd/containerd/server/config/config.go, Config and Runtime in internal/cri/config/config.go, and the options of runc
-# (api/types/runc/options/oci.pb.go).
-_RUNTIME = key_names.fields(
+# cmd/containerd/server/config/config.go, Config and Runtime in internal/cri/config/config.go.
+RUNTIME_FIELDS = key_names.fields(
     "runtime_type",
     "runtime_path",
     "runtime_engine",
@@ -74,23 +71,7 @@ _RUNTIME = key_names.fields(
     "snapshotter",
     "sandboxer",
     "sandbox_mode",
-    options=key_names.fields(
-        "BinaryName",
-        "Root",
-        "SystemdCgroup",
-        "ShimCgroup",
-        "NoPivotRoot",
-        "NoNewKeyring",
-        "IoUid",
-        "IoGid",
-        "CriuPath",
-        "CriuImagePath",
-        "CriuWorkPath",
-        "TaskApiAddress",
-        "TaskApiVersion",
-        "Runtime",
-        "RuntimeRoot",
-    ),
+    "options",
 )
 _CRI = key_names.fields(
     "enable_cdi",
@@ -98,18 +79,18 @@ _CRI = key_names.fields(
     containerd=key_names.fields(
         "default_runtime_name",
         "snapshotter",
-        default_runtime=_RUNTIME,
-        runtimes=key_names.keys(_RUNTIME),
+        default_runtime=RUNTIME_FIELDS,
+        runtimes=key_names.keys(RUNTIME_FIELDS),
     ),
 )
 _FILE = key_names.fields(
-    "version", "imports", "disabled_plugins", "required_plugins", "plugins", grpc=key_names.fields("address")
+    "version",
+    "imports",
+    "disabled_plugins",
+    "required_plugins",
+    plugins=key_names.keys(_CRI, *(path[-1] for path in CRI_TABLE.values())),
+    grpc=key_names.fields("address"),
 )
-# The options of the built-in runc of containerd 2.x (DefaultRuntimeConfig in internal/cri/config/config_unix.go of
-# 2.0.0 to 2.3.4, and `containerd config dump` of 2.1.9).
-_BUILTIN = "NoNewKeyring ShimCgroup IoUid IoGid BinaryName Root SystemdCgroup CriuImagePath CriuWorkPath"
-# The names of the tables of all format versions.
-_PLUGINS = tuple(dict.fromkeys(path[-1] for path in CRI_TABLE.values()))
 
 # Settings whose meaning depends on the format version.
 _VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
@@ -144,9 +125,6 @@ class ContainerdFiles:
         self.merges = engine_version is not None and engine_version >= MERGES_SINCE
         self.migrates = engine_version is not None and engine_version >= MIGRATES_SINCE
         self.merges_versions = engine_version is not None and not self.migrates
-        self.names, self._file_names = decoders(engine_version)
-        # The documents by path, with the names of the files.
-        self._written: dict[str, toml_document.TomlDocument] = {}
         self.missing: list[str] = []
         self._cri: dict[str, t.Any] | None = None
         self.files = self._load(path)
@@ -217,14 +195,9 @@ class ContainerdFiles:
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
         if path in self._overlay:
-            document = self._overlay[path]
-        else:
-            content = self._files.read(path)
-            document = None if content is None else toml_document.TomlDocument.from_bytes(path, content)
-        if document is None:
-            return None
-        self._written[path] = document
-        return self._file_names.document(document, _FILE)
+            return self._overlay[path]
+        content = self._files.read(path)
+        return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
 
     def expand(self, pattern: str) -> list[str]:
         """Return the files that an entry of ``imports`` selects. Only ``*`` makes the entry a pattern."""
@@ -333,41 +306,45 @@ class ContainerdFiles:
     def cri_tables(self) -> list[tuple[ContainerdFile, dict[str, t.Any]]]:
         """Return the files whose CRI settings have effect, with these settings."""
         found = [(file, self._migrated([file])) for file in self.files]
-        return [(file, self.names.canonical(table, _CRI)) for file, table in found if table is not None]
+        return [(file, table) for file, table in found if table is not None]
 
     def raw_cri(self) -> dict[str, t.Any]:
-        """Return the effective CRI settings of all files with the names of the files, as containerd decodes them."""
+        """Return the effective CRI settings of all files, with the options of runtimes as the files spell them."""
         groups = [[file] for file in self.files] if self.migrates or not self.merges else [self.files]
         migrated = [table for table in map(self._migrated, groups) if table is not None]
         found: dict[str, t.Any] = functools.reduce(toml_plan.merged, migrated if self.merges else migrated[-1:], {})
-        return _without_hidden_options(found) if self.merges else found
+        return found
 
     def cri(self) -> dict[str, t.Any]:
         """Return the effective CRI settings of all files, read once, without containerd's built-in defaults."""
-        self._cri = self._cri or self.names.canonical(self.raw_cri(), _CRI)
+        self._cri = self._cri or _with_names_of_options(self.raw_cri())
         return self._cri
 
-    def check_order(self) -> None:
-        """Raise ConfigurationError if it is unknown which of two spellings of a key has effect."""
-        version = f"{errors.option:engine_version}"
-        advice = f"Remove one of them, or set {version}, if one release of containerd reads only one of them."
+    def check_names(self) -> None:
+        """Raise ConfigurationError for a key that differs from the name of a setting in case only."""
         for file in self.files:
-            self._file_names.check_order(self.as_written(file), _fields_of_file(_CRI), advice)
+            key_names.check(file.document, _FILE, "containerd")
+        cri = self.raw_cri()
+        runtimes = toml_plan.lookup(cri, RUNTIMES)
+        paths = [LEGACY_DEFAULT, *((*RUNTIMES, name) for name in (runtimes if isinstance(runtimes, dict) else ()))]
+        for path in paths:
+            table = (*path, *options.PROGRAM[:-1])
+            found = toml_plan.lookup(cri, table)
+            undefined = options.undefined_key(found)
+            if undefined is not None:
+                key, name = undefined
+                advice = f"Remove {key}." if name in found else f"Rename it to {name}."
+                self._refuse_option((*table, key), name, advice)
 
-    def check_spelling(self, runtimes: t.Iterable[str]) -> None:
-        """Raise ConfigurationError for another spelling of a key that hides entries of these runtimes.
-
-        The options of a runtime are exempt, because they are written in the spelling that has effect.
-        """
-        runtime = key_names.Fields({**_RUNTIME.names, "options": None})
-        containerd = key_names.fields(DEFAULT[-1], LEGACY_DEFAULT[-1], runtimes=key_names.keys(runtime, *runtimes))
-        known = _fields_of_file(key_names.fields("enable_cdi", containerd=containerd))
-        for file in self.files:
-            self.names.check_spelling(self.as_written(file), known, "containerd")
-
-    def as_written(self, file: ContainerdFile) -> toml_document.TomlDocument:
-        """Return the document with the names of the file."""
-        return self._written.get(file.path, file.document)
+    def _refuse_option(self, path: KeyPath, name: str, advice: str) -> None:
+        for file in reversed(self.files):
+            for root in self.cri_paths(file.document):
+                if file.document.has(*root, *path):
+                    raise file.document.error(
+                        (*root, *path),
+                        f"the release of containerd decides whether it reads {path[-1]} as {name}",
+                        advice,
+                    )
 
     def mismatched_versions(self) -> list[str]:
         """Return files whose CRI settings have no effect, since they have the names of another version."""
@@ -431,55 +408,29 @@ def _merge_older(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, 
     return {**older, **newer, **({RUNTIMES[0]: {**both[0], **both[-1]}} if both else {})}
 
 
-def _without_hidden_options(cri: dict[str, t.Any]) -> dict[str, t.Any]:
-    """Return the CRI settings without those options of runc that containerd's built-in options hide.
-
-    containerd 2.x adds the options of the files to the built-in ones, sorts them, and uses the last spelling of a name.
-    """
-    path, usual = (*RUNTIMES, "runc", *PROGRAM[:-1]), {name.lower(): name for name in _BUILTIN.split()}
-    options = toml_plan.lookup(cri, path)
-    if isinstance(options, dict) and any(key < usual.get(key.lower(), "") for key in options):
-        cri = copy.deepcopy(cri)
-        toml_plan.put(cri, path, {key: options[key] for key in options if key >= usual.get(key.lower(), "")})
-    return cri
+def _with_names_of_options(cri: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Return the CRI settings with the names of containerd for the options of all runtimes."""
+    table = cri.get(RUNTIMES[0])
+    if not isinstance(table, dict):
+        return cri
+    found = {**table, LEGACY_DEFAULT[-1]: options.canonical(table.get(LEGACY_DEFAULT[-1]))}
+    runtimes = table.get(RUNTIMES[-1])
+    if isinstance(runtimes, dict):
+        found[RUNTIMES[-1]] = {name: options.canonical(entry) for name, entry in runtimes.items()}
+    return {**cri, RUNTIMES[0]: {name: value for name, value in found.items() if value is not None}}
 
 
 def checked_files(context: engines_base.Context) -> ContainerdFiles:
-    """Return the present files. Raises ConfigurationError if it is unknown which of two keys has effect."""
+    """Return the present files. Raises ConfigurationError for keys that differ from names in case only."""
     files = ContainerdFiles.of(context)
-    files.check_order()
+    files.check_names()
     return files
 
 
-def printed_cri(document: toml_document.TomlDocument, version: tuple[int, ...] | None) -> dict[str, t.Any] | None:
+def printed_cri(document: toml_document.TomlDocument) -> dict[str, t.Any] | None:
     """Return the CRI settings that `containerd config dump` printed, None if it printed none."""
     printed = [document.value(*path) for path in (CRI_TABLE[3], CRI_TABLE[2], CRI_TABLE[1])]
-    table = next((table for table in printed if isinstance(table, dict)), None)
-    return None if table is None else decoders(version)[0].canonical(table, _CRI)
-
-
-def decoders(version: tuple[int, ...] | None) -> tuple[key_names.Decoder, key_names.Decoder]:
-    """Return the decoder of the CRI settings, and that of the other settings in the files."""
-    if version is None:
-        return key_names.CONTAINERD, key_names.CONTAINERD
-    is_1x = version < MERGES_SINCE
-    return (key_names.GO_TOML_1,) * 2 if is_1x else (key_names.GO_TOML_2_SORTED, key_names.GO_TOML_2)
-
-
-def _fields_of_file(cri: key_names.Fields) -> key_names.Fields:
-    """Return the fields of a whole file, with those of the CRI settings in the tables of all format versions."""
-    return key_names.Fields({**_FILE.names, "plugins": key_names.keys(cri, *_PLUGINS)})
-
-
-def program_of(entry: t.Any, names: key_names.Decoder = key_names.CONTAINERD) -> t.Any:
-    """Return the program of a runtime, whose options are spelled as in a file."""
-    options = toml_plan.lookup(entry, PROGRAM[:-1])
-    return toml_plan.lookup(options, (names.key_of(options, PROGRAM[-1]),))
-
-
-def canonical_runtime(entry: t.Mapping[str, t.Any], names: key_names.Decoder) -> dict[str, t.Any]:
-    """Return the table of a runtime with the names of containerd's fields."""
-    return names.canonical(entry, _RUNTIME)
+    return next((table for table in printed if isinstance(table, dict)), None)
 
 
 def default_version(engine_version: tuple[int, ...] | None) -> int:

@@ -18,10 +18,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, key_names, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
@@ -116,13 +117,10 @@ class Containerd(toml_plan.TomlEngine):
         number = core_text.parse_version(version)
         folders = containerd_plan.cdi_folders(status.get("cdiSpecDirs"), number)
         cdi = status.get("enableCDI") if folders != () else False
-        # The options are those of the files and the built-in ones, in any spelling. containerd decodes them when it
-        # creates a container.
-        names, _file_names = containerd_config.decoders(number)
-        entries = {name: _reported_entries(entry, names) for name, entry in runtimes.items()}
+        entries = {name: _reported_entries(entry) for name, entry in runtimes.items()}
         return engines_base.LiveState(
             version=version,
-            runtimes={name: str(containerd_config.program_of(entry, names) or "") for name, entry in entries.items()},
+            runtimes={name: str(containerd_options.program_of(entry) or "") for name, entry in entries.items()},
             entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
@@ -288,12 +286,11 @@ class Containerd(toml_plan.TomlEngine):
 
     def printed_state(self, dump: str, version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
         document = toml_plan.parse_dump(dump)
-        cri = containerd_config.printed_cri(document, version) if document is not None else None
+        cri = containerd_config.printed_cri(document) if document is not None else None
         if cri is None:
             return None
         runtimes = toml_plan.lookup(cri, containerd_config.RUNTIMES) or {}
-        names, _file_names = containerd_config.decoders(version)
-        programs = {name: {"path": containerd_config.program_of(entry, names)} for name, entry in runtimes.items()}
+        programs = {name: {"path": containerd_options.program_of(entry)} for name, entry in runtimes.items()}
         folders = containerd_plan.cdi_folders(toml_plan.lookup(cri, containerd_runtimes.CDI_FOLDERS), version)
         cdi = toml_plan.lookup(cri, containerd_runtimes.CDI) if folders != () else False
         default = toml_plan.lookup(cri, containerd_config.DEFAULT)
@@ -309,7 +306,7 @@ def _copies(
     # above.
     imports = [f"{folder}/{name}" for name in names[1:]]
     copies = {
-        name: _with_imports(files.as_written(file), imports if name == names[0] else [])
+        name: _with_imports(file.document, imports if name == names[0] else [])
         for name, file in zip(names, files.files)
     }
     return copies, {name: file.path for name, file in zip(names, files.files)}
@@ -332,13 +329,14 @@ def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:
     return addresses if document.value("version") == 4 else [*addresses, document.value(*_SOCKET)]
 
 
-def _reported_entries(entry: t.Any, names: key_names.Decoder) -> dict[str, t.Any]:
+def _reported_entries(entry: t.Any) -> dict[str, t.Any]:
     """Return the entries that the CRI reports for a runtime, under the names that containerd's files use."""
     if not isinstance(entry, dict):
         return {}
-    return containerd_config.canonical_runtime(
-        {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()}, names
+    found: dict[str, t.Any] = containerd_options.canonical(
+        {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()}
     )
+    return found
 
 
 def _reported_differs(reported: t.Mapping[str, t.Any], configured: t.Mapping[str, t.Any]) -> bool:

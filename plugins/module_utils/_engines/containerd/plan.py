@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import defaults as containerd_defaults
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import facts as containerd_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -38,7 +39,7 @@ OLD_LINUX_TYPE = "io.containerd.runtime.v1.linux"
 _TABLE = "Make it a table, or remove it."
 RESERVED = {
     ("runtime_type",): "runtime_type",
-    containerd_config.PROGRAM: "runtime_dir",
+    containerd_options.PROGRAM: "runtime_dir",
     containerd_runtimes.ANNOTATIONS: "container_annotations",
 }
 
@@ -67,12 +68,11 @@ class ContainerdPlanner:
     # -- present -------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
-        toml_plan.check_options(request.runtime_options, RESERVED)
-        self.current.check_order()
+        toml_plan.check_options(request.runtime_options, RESERVED, containerd_config.RUNTIME_FIELDS)
+        self.current.check_names()
         disabled_in = self.current.cri_disabled_in()
         if disabled_in is not None:
             return self._plan_without_cri(request, disabled_in)
-        self.current.check_spelling(request.runtimes())
         writer = self._writer(request)
         writer.others.check_tables()
         containerd_runtimes.check_legacy(request, writer.others, self.warnings)
@@ -319,7 +319,7 @@ class ContainerdPlanner:
         for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
-                program = containerd_config.program_of(entry, self.current.names)
+                program = containerd_options.program_of(entry)
                 if name != kept and engines_base.is_nvidia_program(program):
                     removed.append((*root, *containerd_config.RUNTIMES, name))
                     edit.document = edit.document.delete(removed[-1], prune=True)
@@ -352,14 +352,14 @@ class ContainerdPlanner:
         """Raise NvidiaError if another file overrides a planned entry, or if the CRI would not start."""
         after = self._after()
         containerd_imports.check_versions(after)
-        after.check_order()
+        after.check_names()
         missing = self._missing_imports(after)
         if missing:
             raise errors.NvidiaError(missing)
         runtimes = after.runtimes()
         for name, program in request.runtimes().items():
             self._check_type(after, name, runtimes.get(name), request.runtime_type)
-            found = containerd_config.program_of(runtimes.get(name), after.names)
+            found = containerd_options.program_of(runtimes.get(name))
             if not isinstance(found, str) or not self.context.same_program(found, program):
                 raise errors.NvidiaError(
                     f"{self._overriding_file(after, (*containerd_config.RUNTIMES, name))}: this file overrides the"
@@ -402,7 +402,7 @@ class ContainerdPlanner:
         if found is not None and not is_requested and not self.writer_class.is_runc(str(found)):
             raise errors.NvidiaError(
                 f"{self._overriding_file(after, (*containerd_config.RUNTIMES, name))}: the runtime {name} has the"
-                f" {errors.option:runtime_type} {found}, which ignores the option {containerd_config.PROGRAM[-1]} and"
+                f" {errors.option:runtime_type} {found}, which ignores the option {containerd_options.PROGRAM[-1]} and"
                 f" so NVIDIA's program. Set {errors.option:runtime_type} to {containerd_runtimes.BUILTIN_TYPE}."
             )
 
@@ -455,7 +455,7 @@ class ContainerdPlanner:
 def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.ConfiguredState:
     """Return runtimes, default runtime and CDI setting of a containerd that starts with these files."""
     runtimes = {
-        name: {"path": containerd_config.program_of(entry, files.names), **entry}
+        name: {"path": containerd_options.program_of(entry), **entry}
         for name, entry in files.runtimes().items()
         if isinstance(entry, dict)
     }
@@ -514,4 +514,4 @@ def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPat
     path = root + containerd_config.RUNTIMES
     for name in toml_plan.require(document, path, dict, _TABLE) or {}:
         toml_plan.require(document, (*path, name), dict, _TABLE)
-        toml_plan.require(document, (*path, name, *containerd_config.PROGRAM), str, "Write the path in quotes.")
+        toml_plan.require(document, (*path, name, *containerd_options.PROGRAM), str, "Write the path in quotes.")

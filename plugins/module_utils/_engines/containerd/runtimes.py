@@ -15,9 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import tables as containerd_tables
 
 if t.TYPE_CHECKING:
@@ -31,8 +32,7 @@ CDI_FOLDERS: toml_plan.KeyPath = ("cdi_spec_dirs",)
 ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
 # Options that only the program of one runtime uses, so no other runtime inherits them.
 LEGACY_PROGRAM = "Runtime"
-# In lower case: another release of containerd can read a spelling that this one ignores.
-_PROGRAMS = (containerd_config.PROGRAM[-1].lower(), LEGACY_PROGRAM.lower())
+_PROGRAMS = (containerd_options.PROGRAM[-1], LEGACY_PROGRAM)
 # containerd's name for the runtime that the table default_runtime defines. The table is deprecated since containerd 1.3
 # and removed in 2.0: first without it 2.0.0, last with it 1.7.34 (DefaultRuntime in pkg/cri/config/config.go). Until
 # then it has precedence over default_runtime_name.
@@ -111,7 +111,7 @@ class RuntimeTableWriter:
             self._write_runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
         inherited = self._inherited_entries(present)
         for name, program in request.runtimes().items():
-            requested = containerd_config.canonical_runtime(request.runtime_options, key_names.GO_TOML_2)
+            requested = {**containerd_options.canonical(request.runtime_options)}
             if request.runtime_type is not None:
                 requested["runtime_type"] = request.runtime_type
             if request.container_annotations:
@@ -126,9 +126,9 @@ class RuntimeTableWriter:
 
     def _program(self, name: str, program: str, legacy_option: bool) -> dict[str, t.Any]:
         """Return the entries that name the program. ``legacy_option`` adds the option that version 1 files use."""
-        path = containerd_config.program_of(self._existing(name), self.others.names)
+        path = containerd_options.program_of(self._existing(name))
         same = isinstance(path, str) and self.context.same_program(path, program)
-        table, option = containerd_config.PROGRAM
+        table, option = containerd_options.PROGRAM
         keys = (option, LEGACY_PROGRAM) if legacy_option else (option,)
         return {table: dict.fromkeys(keys, path if same else program)}
 
@@ -149,7 +149,7 @@ class RuntimeTableWriter:
         foreign = [
             name
             for name, entry in present.items()
-            if not engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry))
+            if not engines_base.is_nvidia_runtime(name, containerd_options.program_of(entry))
         ]
         hidden = not foreign or (default == BUILTIN_DEFAULT and default not in present)
         # Other tools may have added options to this collection's runc entry, which is no runtime without its type.
@@ -161,14 +161,15 @@ class RuntimeTableWriter:
         """Return the options of the low-level runtime that is in use, never those of another NVIDIA runtime."""
         candidates = [(name, present.get(name)) for name in (self.others.default_runtime() or "", *INHERIT_FROM)]
         for name, entry in [("", self.others.legacy_default()), *candidates]:
-            if not isinstance(entry, dict) or engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry)):
+            program = containerd_options.program_of(entry)
+            if not isinstance(entry, dict) or engines_base.is_nvidia_runtime(name, program):
                 continue
             runtime_type = entry.get("runtime_type") or BUILTIN_TYPE
             if self.is_runc(str(runtime_type)):
                 inherited = toml_plan.merged(entry, {"runtime_type": runtime_type})
                 options = inherited.get("options", {})
                 if isinstance(options, dict):
-                    inherited["options"] = {key: options[key] for key in options if key.lower() not in _PROGRAMS}
+                    inherited["options"] = {key: options[key] for key in options if key not in _PROGRAMS}
                 return toml_plan.plain_copy(inherited)
         return {}
 
@@ -208,12 +209,12 @@ class RuntimeTableWriter:
         """Return whether another tool wrote this entry of the target, even if this collection replaced its value."""
         return (self.target.original if self.target.owns(path) else self.target.document).has(*path)
 
-    def _spelled(self, table: t.Any, path: toml_plan.KeyPath) -> toml_plan.KeyPath:
-        """Return the path of an entry of a runtime in the spelling that has effect if ``table`` has that option."""
-        if len(path) != 2 or path[0] != containerd_config.PROGRAM[0]:
+    @staticmethod
+    def _spelled(table: t.Any, path: toml_plan.KeyPath) -> toml_plan.KeyPath:
+        """Return the path of an entry of a runtime in the spelling of ``table``, if that has the option."""
+        if len(path) != 2 or path[0] != containerd_options.PROGRAM[0]:
             return path
-        options = toml_plan.lookup(table, path[:1])
-        return (path[0], self.others.names.key_of(options, path[1]))
+        return (path[0], containerd_options.key_of(toml_plan.lookup(table, path[:1]), path[1]))
 
     def write_setting(self, path: toml_plan.KeyPath, value: t.Any) -> None:
         """Write one setting of the CRI, unless an earlier file has the same value."""
@@ -277,12 +278,12 @@ def own_legacy_default(edit: toml_plan.TomlEdit, root: toml_plan.KeyPath) -> str
 
     ``root`` is the path of the CRI settings.
     """
-    options = (*root, *containerd_config.LEGACY_DEFAULT, *containerd_config.PROGRAM[:-1])
+    options = (*root, *containerd_config.LEGACY_DEFAULT, *containerd_options.PROGRAM[:-1])
     # containerd ignores the case of option names.
     programs = [
         path
         for path in edit.recorded()
-        if path[:-1] == options and path[-1].lower() == containerd_config.PROGRAM[-1].lower() and edit.owns(path)
+        if path[:-1] == options and path[-1].lower() == containerd_options.PROGRAM[-1].lower() and edit.owns(path)
     ]
     if not programs:
         return None
@@ -293,7 +294,7 @@ def own_legacy_default(edit: toml_plan.TomlEdit, root: toml_plan.KeyPath) -> str
 def remove_legacy_default(document: toml_document.TomlDocument, root: toml_plan.KeyPath) -> toml_document.TomlDocument:
     """Return the document without the table default_runtime, if that runs an NVIDIA program."""
     path = (*root, *containerd_config.LEGACY_DEFAULT)
-    is_nvidia = engines_base.is_nvidia_program(containerd_config.program_of(document.value(*path)))
+    is_nvidia = engines_base.is_nvidia_program(containerd_options.program_of(document.value(*path)))
     return document.delete(path, prune=True) if is_nvidia else document
 
 
@@ -304,7 +305,7 @@ def add_legacy_default(
     table = files.legacy_default()
     if table is None:
         return runtimes, files.default_runtime()
-    program = containerd_config.program_of(table)
+    program = containerd_options.program_of(table)
     named = _runtime_of_program(runtimes, program) if engines_base.is_nvidia_program(program) else None
     default = named or LEGACY_NAME
     return {**runtimes, LEGACY_NAME: {"path": program, **table}}, default
@@ -312,4 +313,4 @@ def add_legacy_default(
 
 def _runtime_of_program(runtimes: t.Any, program: t.Any) -> str | None:
     entries = runtimes.items() if isinstance(runtimes, dict) else ()
-    return next((name for name, entry in entries if containerd_config.program_of(entry) == program), None)
+    return next((name for name, entry in entries if containerd_options.program_of(entry) == program), None)

@@ -45,7 +45,7 @@ ANNOTATIONS = "allowed_annotations"
 CRUN_SINCE = (1, 31)
 
 # The fields of the structs that CRI-O decodes a file into, as far as this collection uses them (RuntimeConfig and
-# RuntimeHandler in pkg/config/config.go). It decodes one file after the other, so each file has its own spellings.
+# RuntimeHandler in pkg/config/config.go).
 RUNTIME_FIELDS = key_names.fields(
     PROGRAM,
     RUNTIME_TYPE,
@@ -155,8 +155,6 @@ class CrioFiles:
         self._overlay = overlay or {}
         self.directory = directory
         self.missing: list[str] = []
-        # The documents by path, with the names of the files.
-        self._written: dict[str, toml_document.TomlDocument] = {}
         self.flagged_default: str | None = None
         self.flagged_runtimes: tuple[str, ...] = ()
         self.flagged_cdi: list[str] | None = None
@@ -212,26 +210,21 @@ class CrioFiles:
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
         if path in self._overlay:
-            document = self._overlay[path]
-        else:
-            content = self._reader.read(path)
-            document = None if content is None else toml_document.TomlDocument.from_bytes(path, content)
-        if document is None:
-            return None
-        self._written[path] = document
-        return key_names.BURNT_SUSHI.document(document, _FIELDS)
+            return self._overlay[path]
+        content = self._reader.read(path)
+        return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
 
-    def check_order(self) -> None:
-        """Raise ConfigurationError if it depends on chance which of two spellings of a key has effect."""
-        for document in self._written.values():
-            key_names.BURNT_SUSHI.check_order(document, _FIELDS, "Remove one of them.")
+    def check_names(self) -> None:
+        """Raise ConfigurationError for a key that differs from the name of a setting in case only."""
+        for file in self.files:
+            key_names.check(file.document, _FIELDS, "CRI-O")
 
     def check(self) -> None:
         """Raise ConfigurationError if a setting that this collection needs has a type that CRI-O does not accept.
 
         Raises NvidiaError for a dangling link, with which CRI-O does not start.
         """
-        self.check_order()
+        self.check_names()
         if self.linked:
             raise errors.NvidiaError(
                 f"{self.linked} is a link to {self.directory}, and CRI-O would not start, because it does not follow"
@@ -327,23 +320,6 @@ class CrioFiles:
         """Return the path of the program conmon that a file sets for all runtimes, or None."""
         found = self.value(CONMON)
         return found if isinstance(found, str) and found else None
-
-
-def is_other_spelling(path: KeyPath) -> bool:
-    """Return whether CRI-O reads the entry at ``path`` of a runtime under another name than that of the entry."""
-    table, name = path[: len(RUNTIMES)], path[len(RUNTIMES) + 1 :][:1]
-    known = RUNTIME_FIELDS.names
-    return table == RUNTIMES and any(key not in known and key.lower() in known for key in name)
-
-
-def check_spelling(document: toml_document.TomlDocument, names: t.Iterable[str]) -> None:
-    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random.
-
-    ``names`` are the runtimes that this collection writes.
-    """
-    runtime = key_names.fields(DEFAULT[-1], runtimes=key_names.keys(RUNTIME_FIELDS, *names))
-    known = key_names.fields(crio=key_names.fields(runtime=runtime))
-    key_names.BURNT_SUSHI.check_spelling(document, known, "CRI-O")
 
 
 def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:

@@ -106,7 +106,7 @@ class Crio(toml_plan.TomlEngine):
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         files = crio_config.CrioFiles.of(context)
-        files.check_order()
+        files.check_names()
         return crio_plan.configured_state(files, context.version)
 
     def default_runtime_source(self, context: engines_base.Context) -> str:

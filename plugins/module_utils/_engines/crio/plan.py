@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import facts as crio_facts
@@ -58,14 +58,10 @@ class CrioPlanner:
     # -- present -------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
-        toml_plan.check_options(request.runtime_options, RESERVED)
-        options = key_names.BURNT_SUSHI.canonical(request.runtime_options, crio_config.RUNTIME_FIELDS)
-        request = request._replace(runtime_options=options)
+        toml_plan.check_options(request.runtime_options, RESERVED, crio_config.RUNTIME_FIELDS)
         target = self._target(request)
-        self._remove_other_spellings(target)
         self.current.check()
         self._check_programs(request, target.path)
-        crio_config.check_spelling(target.document, request.runtimes())
         own_default = self._own_default()
         others = self._foreign_settings(target)
         if target.content is None:
@@ -83,15 +79,6 @@ class CrioPlanner:
         self.repair_default(target)
         self._check_effective_config(request, target)
         return self._plan(target)
-
-    def _remove_other_spellings(self, target: toml_plan.TomlEdit) -> None:
-        """Remove own entries in other spellings than CRI-O's, which earlier releases wrote for runtime_options."""
-        edits = [self.files.edit(path) for path in self._own_files(target)]
-        for edit in edits:
-            for entry in filter(crio_config.is_other_spelling, edit.recorded()):
-                edit.restore(entry)
-        if any(edit.document is not edit.before for edit in edits):
-            self.current = crio_config.CrioFiles.of(self.context, self.files.overlay())
 
     def _target(self, request: engines_request.RuntimeRequest) -> toml_plan.TomlEdit:
         """Return the file that receives the entries of this collection."""

@@ -206,7 +206,9 @@ class Docker(engines_base.EngineDefaults):
         return plan
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return docker_plan.configured_state(_document(context), context.unit, context.version)
+        document = _document(context)
+        docker_plan.check_names(document)
+        return docker_plan.configured_state(document, context.unit, context.version)
 
     def default_runtime_source(self, context: engines_base.Context) -> str:
         unit, in_file = context.unit, _document(context).value(docker_plan.DEFAULT)

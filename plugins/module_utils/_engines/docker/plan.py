@@ -27,10 +27,11 @@ FEATURES = "features"
 CDI = (FEATURES, "cdi")
 BUILTIN_DEFAULT = "runc"
 PATH, TYPE = "path", "runtimeType"
-# Runtime in api/types/system/runtime.go. dockerd decodes null as no assignment.
-_RUNTIME = key_names.fields(PATH, TYPE, "runtimeArgs", "options")
-# The settings of the file that this collection uses.
-_SETTINGS = (RUNTIMES, DEFAULT, FEATURES, "cdi-spec-dirs", "exec-opts", "hosts", "pidfile", "live-restore")
+# The settings of the file that this collection uses, and Runtime in api/types/system/runtime.go.
+_FIELDS = key_names.fields(
+    *(DEFAULT, FEATURES, "cdi-spec-dirs", "exec-opts", "hosts", "pidfile", "live-restore"),
+    runtimes=key_names.keys(key_names.fields(PATH, TYPE, "runtimeArgs", "options")),
+)
 # Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
 CDI_SINCE = docker_facts.FACTS.cdi_newest[0][0]
 # On unless features.cdi is false (moby 4cecce03f6, cmd/dockerd/daemon.go). First 28.2.0, last without it 28.1.1.
@@ -71,13 +72,12 @@ class DockerPlanner:
 
     def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         runtimes = request.runtimes()
-        self._check_names()
+        check_names(self.document)
         self._check_types(runtimes)
         for name, path in runtimes.items():
-            key = key_names.GO_JSON.key_of(_assigned(self.document.value(RUNTIMES, name)), PATH)
-            existing = self.document.value(RUNTIMES, name, key)
+            existing = self.document.value(RUNTIMES, name, PATH)
             if not isinstance(existing, str) or not self.context.same_program(existing, path):
-                self.file.write((RUNTIMES, name, key), path)
+                self.file.write((RUNTIMES, name, PATH), path)
         if request.enable_cdi == engines_request.CDI_AUTO:
             self._enable_cdi_by_version()
             self._check_version(request)
@@ -207,28 +207,13 @@ class DockerPlanner:
         self._check_type((DEFAULT,), "string", "Write the name of a runtime in quotes.")
         for name in runtimes:
             self._check_type((RUNTIMES, name), "object", 'Make it an object such as {"path": "…"}, or remove it.')
-            entry = self.document.value(RUNTIMES, name)
-            for key in key_names.GO_JSON.keys_of(entry, PATH):
-                self._check_type((RUNTIMES, name, key), "string", "Write the path in quotes.")
-            kind = self.document.node(RUNTIMES, name, key_names.GO_JSON.key_of(_assigned(entry), TYPE))
+            self._check_type((RUNTIMES, name, PATH), "string", "Write the path in quotes.")
+            kind = self.document.node(RUNTIMES, name, TYPE)
             if kind is not None and kind.kind != "null":
                 raise self.document.error(
                     kind,
                     f"the runtime {name!r} has a runtimeType, and dockerd refuses a runtime with both that and a path",
                     f"Remove this runtime, or choose another {errors.option:runtime_name}.",
-                )
-
-    def _check_names(self) -> None:
-        """Raise ConfigurationError for a setting whose name dockerd accepts in its own spelling only."""
-        root = self.document.root
-        for member in (root.members if root is not None else None) or ():
-            name = next((name for name in _SETTINGS if member.name.lower() == name != member.name), None)
-            if name is not None:
-                raise self.document.error(
-                    member,
-                    f"dockerd does not start with {member.name!r}, since it accepts the names of settings in their own"
-                    " spelling only",
-                    f"Rename it to {name}.",
                 )
 
     def _check_type(self, path: tuple[str, ...], kind: str, advice: str) -> None:
@@ -283,22 +268,18 @@ class DockerPlanner:
         return engines_base.EnginePlan((self.file.planned(after),), state, _action(before, state), tuple(self.warnings))
 
 
+def check_names(document: json_document.JsonDocument) -> None:
+    """Raise ConfigurationError for a key that differs from the name of a setting in case only."""
+    for path, name in key_names.other_cases(document.value(), _FIELDS):
+        node = document.node(*path)
+        if node is not None:
+            problem = key_names.problem(".".join(path), name, "dockerd")
+            raise document.error(node, problem, f"Rename it to {name}.")
+
+
 def _entries(document: json_document.JsonDocument) -> dict[str, t.Any]:
-    """Return the runtimes, with the keys that dockerd reads."""
     found = document.value(RUNTIMES)
-    return (
-        {
-            name: key_names.GO_JSON.canonical(_assigned(entry), _RUNTIME) if isinstance(entry, dict) else entry
-            for name, entry in found.items()
-        }
-        if isinstance(found, dict)
-        else {}
-    )
-
-
-def _assigned(entry: t.Any) -> t.Any:
-    """Return an object without the values null, which assign nothing."""
-    return {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else entry
+    return found if isinstance(found, dict) else {}
 
 
 def _flagged_runtimes(unit: systemd_units.Unit | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes
 
 if t.TYPE_CHECKING:
@@ -123,7 +124,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         """Return the CRI settings with the built-in runtime runc, with its options from GENERATED."""
         path = (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT)
         generated = toml_plan.lookup(self._generated(), path)
-        options = toml_plan.lookup(generated, containerd_config.PROGRAM[:-1])
+        options = toml_plan.lookup(generated, containerd_options.PROGRAM[:-1])
         runtime_type = toml_plan.lookup(generated, ("runtime_type",))
         runc: dict[str, t.Any] = {
             "runtime_type": runtime_type if isinstance(runtime_type, str) and runtime_type else runtimes.BUILTIN_TYPE,

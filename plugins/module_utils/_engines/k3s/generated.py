@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
@@ -171,7 +172,7 @@ class GeneratedConfig:
         for file, table in self._files.cri_tables():
             runtimes = [toml_plan.lookup(table, (*containerd_config.RUNTIMES, name)) for name in PROGRAMS]
             sets_default = toml_plan.lookup(table, containerd_config.DEFAULT) is not None
-            sets_program = any(containerd_config.program_of(runtime) is not None for runtime in runtimes)
+            sets_program = any(containerd_options.program_of(runtime) is not None for runtime in runtimes)
             if file is not self._files.files[0] and (sets_default or sets_program):
                 return file.path
         text = self._context.files.read(self.template) if self.template is not None else None
@@ -212,7 +213,7 @@ class GeneratedConfig:
         runtimes = {name: entry for name, entry in state.runtimes.items() if name not in PROGRAMS}
         for name, found in find_programs(self._context).items():
             previous = state.runtimes.get(name, {})
-            program = containerd_config.program_of(previous)
+            program = containerd_options.program_of(previous)
             # Another path to the same file is no difference: systemd may search other directories than listed here.
             same = isinstance(program, str) and self._context.same_program(program, found)
             path = program if same else found

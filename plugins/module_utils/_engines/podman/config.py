@@ -31,7 +31,6 @@ MAIN = "/etc/containers/containers.conf"
 DROP_IN = "/etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
 CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
 DEVICES: KeyPath = ("containers", "devices")
-# Podman decodes one file after the other, with the decoder of CRI-O.
 _FIELDS = key_names.fields(engine=key_names.fields(CDI_DIRS[-1]))
 
 _PACKAGED_MAIN = "/usr/share/containers/containers.conf"
@@ -90,8 +89,7 @@ class ContainersConf:
         for path in _paths(files, version):
             document = own if own is not None and path == DROP_IN else _document(files, path)
             if document is not None:
-                key_names.BURNT_SUSHI.check_order(document, _FIELDS, "Remove one of them.")
-                document = key_names.BURNT_SUSHI.document(document, _FIELDS)
+                key_names.check(document, _FIELDS, "Podman")
                 _check(document)
                 self.files.append(ConfFile(path, document))
 

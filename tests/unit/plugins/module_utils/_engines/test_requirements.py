@@ -19,6 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.requireme
     targets_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import DISTRIBUTION, PACKAGED
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import FILE, Rootless, alices_host
 
 if t.TYPE_CHECKING:
@@ -108,6 +110,18 @@ def test_plan_of_a_host_without_the_toolkit(tmp_path: Path) -> None:
     assert problem.startswith("/etc/docker/daemon.json, line 1, column 22: runtimes.gpu has the type number")
     (problem,) = plan(host, "podman", config_path="/x")
     assert problem.startswith("config_path is not supported for podman")
+
+
+def test_key_in_another_case_is_a_problem_of_the_description_and_of_the_plan(tmp_path: Path) -> None:
+    tree = EngineTree(tmp_path, "crio", None, {PACKAGED: DISTRIBUTION, "/usr/bin/crio": ""}, live=False)
+    tree.present()
+    own = "/etc/crio/crio.conf.d/99-nvidia.toml"
+    tree.write(own, tree.text(own) + 'Monitor_Cgroup = "pod"\n')
+
+    described, _needed = info.describe_engines(tree.host, tree.run)
+    (problem,) = problems_of(Requirement(Wanted(("crio",))), described)
+    assert "differs from monitor_cgroup in case only" in problem
+    assert plan(tree.host, "crio") == [problem]
 
 
 @pytest.fixture

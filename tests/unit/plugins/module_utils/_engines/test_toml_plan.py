@@ -12,6 +12,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import iter_leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import (
     HEADER,
     TomlFiles,
@@ -224,6 +225,7 @@ def test_require(text: str, path: str, kind: type, message: str | None) -> None:
         assert message in str(caught.value)
 
 
+KNOWN = key_names.fields("type", "options", "typed")
 RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
 
 
@@ -236,6 +238,7 @@ RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
         ({"type": "x"}, r"Remove type from runtime_options and set runtime_type"),
         ({"Type": {"x": 1}}, r"Remove Type\.x from runtime_options and set runtime_type"),
         ({"OPTIONS": {"binaryname": "/x"}}, r"Remove OPTIONS\.binaryname from runtime_options and set runtime_dir"),
+        ({"Typed": 1}, r"runtime_options: Typed differs from typed in case only\. Rename it to typed"),
         ({"a": None}, r"runtime_options: a has an unsupported type"),
         ({"a": {"b": b"x"}}, r"runtime_options: a\.b has an unsupported type"),
         ({"a": [1, {"b": 1}]}, r"runtime_options: a has an unsupported type"),
@@ -243,7 +246,7 @@ RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
 )
 def test_check_options(options: dict[str, t.Any], message: str | None) -> None:
     if message is None:
-        check_options(options, RESERVED)
+        check_options(options, RESERVED, KNOWN)
     else:
         with pytest.raises(NvidiaError, match=message):
-            check_options(options, RESERVED)
+            check_options(options, RESERVED, KNOWN)

@@ -189,7 +189,6 @@ BinaryName = '{NVIDIA}'
         ("no TOML", None),
         (PRINTED.replace("runtimes.nvidia", "runtimes.runc"), f"the runtime nvidia with the program {NVIDIA}"),
         (PRINTED.replace(NVIDIA, "/usr/bin/runc"), f"{NVIDIA} .it prints /usr/bin/runc"),
-        (PRINTED + "binaryName = '/usr/bin/runc'\n", f"{NVIDIA} .it prints /usr/bin/runc"),
         (PRINTED.replace("name = 'nvidia'", "name = 'runc'"), "the default runtime nvidia .it prints runc"),
         (PRINTED.replace("cdi = true", "cdi = false"), "the CDI setting True .it prints False"),
     ],

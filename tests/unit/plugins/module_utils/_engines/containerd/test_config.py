@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import (
     ContainerdFiles,
     check_version,
-    program_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.imports import check_versions
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import MAIN
@@ -334,22 +333,6 @@ def test_ignores_values_of_wrong_types() -> None:
     files = read(V2 + CRI_2 + "containerd.runtimes = 1\ncontainerd.default_runtime_name = 2\n")
     assert files.runtimes() == {}
     assert files.default_runtime() is None
-
-
-@pytest.mark.parametrize(
-    ("entry", "program"),
-    [
-        ({"options": {"BinaryName": "/x"}}, "/x"),
-        ({"options": {"binaryName": "/x"}}, "/x"),
-        ({"options": {"binaryname": "/y", "BinaryName": "/x"}}, "/x"),
-        ({"options": {"Runtime": "/x"}}, None),
-        ({"options": "x"}, None),
-        ({}, None),
-        (5, None),
-    ],
-)
-def test_program_of(entry: t.Any, program: str | None) -> None:
-    assert program_of(entry) == program
 
 
 # -- disabled CRI ------------------------------------------------------------------------------------------------------

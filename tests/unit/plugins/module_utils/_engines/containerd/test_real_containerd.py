@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.options import canonical
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import FILES, MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_strategies import (
     REQUESTS,
@@ -93,10 +94,10 @@ def snapshotter(document: TomlDocument) -> t.Any:
 
 def expect_same(host: Host, document: TomlDocument) -> None:
     """Check that the model of the files equals what containerd prints."""
-    cri = containerd_config.printed_cri(document, host.version)
+    cri = containerd_config.printed_cri(document)
     assert cri is not None
     files = host.effect
-    found = {name: compared(entry) for name, entry in cri["containerd"]["runtimes"].items()}
+    found = {name: compared(canonical(entry)) for name, entry in cri["containerd"]["runtimes"].items()}
     expected = {name: compared(entry) for name, entry in files.runtimes().items()}
     if files.merges or not expected:
         builtin = {"runtime_type": "io.containerd.runc.v2"}

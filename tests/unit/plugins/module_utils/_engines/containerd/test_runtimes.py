@@ -73,15 +73,6 @@ def test_inherits_from_the_low_level_runtime_in_use(
     assert host.runtimes["nvidia"] == {"runtime_type": RUNC_TYPE, "options": {**inherited, "BinaryName": NVIDIA}}
 
 
-@pytest.mark.parametrize("version", [(1, 6, 20), V17, V21])
-@BOTH_MODES
-def test_inherits_no_spelling_of_the_program(mode: str, version: Version) -> None:
-    """Releases of containerd differ in which of two spellings they read."""
-    host = Host(V2 + runtime("runc", "/usr/bin/x", binaryName='"/usr/bin/y"', Root='"/r"'), version)
-    host.present(config_mode=mode)
-    assert host.runtimes["nvidia"] == {"runtime_type": RUNC_TYPE, "options": {"Root": "/r", "BinaryName": NVIDIA}}
-
-
 MORE = 'pod_annotations = ["a/*"]\nprivileged_without_host_devices = true\nbase_runtime_spec = "/b.json"\n'
 
 

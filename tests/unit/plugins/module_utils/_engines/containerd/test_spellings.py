@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Keys in other spellings, names of version 3 in files of version 2, and settings that a new table would activate.
+# Options in another case, names of version 3 in files of version 2, and settings that a new table would activate.
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
     CONTAINERD,
     _reported_entries,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.options import program_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import configured_state
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import (
     LOWER_CASE_OPTIONS,
@@ -28,7 +29,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs i
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
     CRI_2,
     NVIDIA,
-    OPTIONS,
     Host,
     default,
     runtime,
@@ -41,19 +41,18 @@ IMPORT = 'imports = ["/etc/containerd/site.d/*.toml"]\n'
 SITE = "/etc/containerd/site.d/site.toml"
 
 
-def live_of(host: Host, version: tuple[int, ...]) -> LiveState:
+def live_of(host: Host) -> LiveState:
     """Return what a CRI reports that runs with the present files: all built-in options, and those of the files."""
-    names, _names = containerd_config.decoders(version)
     builtin = {"BinaryName": "", "Root": "", "SystemdCgroup": False, "NoNewKeyring": False, "IoUid": 0}
     files = host.effect
     raw = files.raw_cri()["containerd"]["runtimes"]
     entries = {
         name: _reported_entries(
-            {"runtimeType": entry.get("runtime_type"), "options": {**builtin, **entry.get("options", {})}}, names
+            {"runtimeType": entry.get("runtime_type"), "options": {**builtin, **entry.get("options", {})}}
         )
         for name, entry in raw.items()
     }
-    programs = {name: str(containerd_config.program_of(entry, names) or "") for name, entry in entries.items()}
+    programs = {name: str(program_of(entry) or "") for name, entry in entries.items()}
     return LiveState("", programs, files.default_runtime() or "runc", cdi=True, entries=entries)
 
 
@@ -63,91 +62,39 @@ def test_options_in_lower_case_are_no_difference(version: tuple[int, ...], mode:
     host = Host(LOWER_CASE_OPTIONS, version)
     state = CONTAINERD.configured(host.context())
     assert state.paths() == {"runc": "/usr/local/sbin/runc"}
-    live = live_of(host, version)
+    live = live_of(host)
     assert live.runtimes == {"runc": "/usr/local/sbin/runc"}
     assert CONTAINERD.required_action(live, state) is Action.NONE
     host.present(config_mode=mode)
     state = CONTAINERD.configured(host.context())
     assert CONTAINERD.required_action(live, state) is Action.RESTART
-    assert CONTAINERD.required_action(live_of(host, version), state) is Action.NONE
+    assert CONTAINERD.required_action(live_of(host), state) is Action.NONE
     assert host.present(config_mode=mode).action is Action.NONE
-
-
-SITE_OPTIONS = OPTIONS.format("site")
-CAPITALS = '\nSYSTEMDCGROUP = true\nBINARYNAME = "/site"\n'
-
-
-@pytest.mark.parametrize(
-    ("version", "added", "effective", "cgroup"),
-    [
-        # `containerd config dump` of 2.1.9 prints both spellings for runc, the built-in one last.
-        (V2011, CAPITALS, None, None),
-        (V21, CAPITALS, None, None),
-        (V24, CAPITALS, None, None),
-        (V21, CAPITALS + 'binaryName = "/later"\nsystemdcgroup = true\n', "/later", True),
-        (V17, CAPITALS, "/site", True),
-    ],
-)
-def test_builtin_options_of_runc_hide_capital_letters(
-    version: tuple[int, ...], added: str, effective: str | None, cgroup: bool | None
-) -> None:
-    text = V2 + runtime("runc") + SITE_OPTIONS.replace("site", "runc") + added
-    host = Host(text, version)
-    assert CONTAINERD.configured(host.context()).paths().get("runc") == effective
-    host.present(config_mode="in_place")
-    assert host.runtimes["nvidia"]["options"].get("SystemdCgroup") is cgroup
-    if host.effect.merges:
-        live = live_of(host, version)
-        assert (live.runtimes["runc"] or None) == effective
-        assert CONTAINERD.required_action(live, CONTAINERD.configured(host.context())) is Action.NONE
-    host.absent()
-    assert host.text() == text
-
-
-def test_capital_letters_of_another_runtime_have_effect() -> None:
-    host = Host(V2 + runtime("site") + SITE_OPTIONS + CAPITALS, V21)
-    assert CONTAINERD.configured(host.context()).paths()["site"] == "/site"
 
 
 BOTH = runtime("nvidia", NVIDIA, binaryName='"/usr/bin/runc"')
 
 
+@pytest.mark.parametrize("version", [None, V17, V21, V24])
 @pytest.mark.parametrize(
-    ("version", "effective", "written"),
-    [(V17, NVIDIA, "BinaryName"), (V21, "/usr/bin/runc", "binaryName"), (V24, "/usr/bin/runc", "binaryName")],
+    ("text", "line", "advice"),
+    [
+        (BOTH + runtime("runc"), 6, "Remove binaryName"),
+        (runtime("runc", BINARYNAME='"/site"'), 5, "Rename it to BinaryName"),
+        (runtime("runc", systemdCgroup="true", SystemdCgroup="false"), 5, "Remove systemdCgroup"),
+    ],
 )
-@pytest.mark.parametrize("swapped", [False, True])
-def test_of_both_spellings_the_effective_one_counts(
-    version: tuple[int, ...], effective: str, written: str, swapped: bool
-) -> None:
-    lines = BOTH.splitlines(keepends=True)
-    host = Host(V2 + "".join([*lines[:-2], *(lines[-2:][::-1] if swapped else lines[-2:])]) + runtime("runc"), version)
-    before = host.text()
-    assert CONTAINERD.configured(host.context()).paths()["nvidia"] == effective
-    host.present(config_mode="in_place")
-    assert CONTAINERD.configured(host.context()).paths()["nvidia"] == NVIDIA
-    assert f'{written} = "{NVIDIA}"' in host.text()
-    assert (host.text() == before) is (effective == NVIDIA)
-    assert host.present(config_mode="in_place").action is Action.NONE
-    host.absent()
-    assert host.text() == before or effective == NVIDIA
-
-
-def test_both_spellings_of_an_unknown_release_are_refused() -> None:
-    host = Host(V2 + BOTH, None)
+def test_option_that_releases_read_differently_is_refused(text: str, line: int, advice: str, version: Version) -> None:
+    host = Host(V2 + text, version)
     for act in (host.present, lambda: CONTAINERD.configured(host.context())):
-        with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line [45], .*it is undefined .*set engine_version"):
+        with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line {line}, .* release of containerd .*{advice}"):
             act()
-    assert host.text() == V2 + BOTH
 
 
-def test_own_key_that_another_spelling_hides_is_replaced_on_the_next_run() -> None:
-    host = Host(V2 + runtime("runc"), V21)
-    host.present(config_mode="in_place")
-    host.edit(f'BinaryName = "{NVIDIA}"', f'BinaryName = "{NVIDIA}"\nbinaryname = "/usr/bin/runc"')
-    assert CONTAINERD.configured(host.context()).paths()["nvidia"] == "/usr/bin/runc"
-    host.present(config_mode="in_place")
-    assert CONTAINERD.configured(host.context()).paths()["nvidia"] == NVIDIA
+def test_options_in_two_files_are_compared() -> None:
+    host = Host({MAIN: V2 + IMPORT + runtime("runc", "/a"), SITE: V2 + runtime("runc", binaryName='"/b"')}, V21)
+    with pytest.raises(ConfigurationError, match=rf"^{SITE}, line 5, .* Remove binaryName"):
+        host.present()
 
 
 @pytest.mark.parametrize(
@@ -174,8 +121,9 @@ def test_other_spellings_of_other_keys_are_refused_with_their_line(
     host = Host(text, version)
     with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line {line}, column .*Rename it to "):
         host.present(set_as_default=True, enable_cdi=True)
-    # They are read as containerd reads them, and a removal changes nothing.
-    CONTAINERD.configured(host.context())
+    with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line {line}, "):
+        CONTAINERD.configured(host.context())
+    # They do not prevent a removal.
     assert host.absent().action is Action.NONE
     assert host.text() == text
 
@@ -183,8 +131,6 @@ def test_other_spellings_of_other_keys_are_refused_with_their_line(
 @pytest.mark.parametrize(
     "text",
     [
-        # go-toml 1 does not read these keys.
-        V2 + CRI_2 + "Enable_CDI = false\n" + runtime("runc") + "Runtime_Type = 'x'\n",
         # Runtimes and plugins are keys of a Go map.
         V2 + runtime("Nvidia", "/x") + runtime("runc"),
         V2 + '[plugins."IO.containerd.grpc.v1.cri"]\nx = 1\n',
@@ -200,26 +146,10 @@ def test_keys_that_containerd_does_not_read_are_ignored(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cdi", "programs"),
-    [
-        (V2 + CRI_2 + "Enable_CDI = false\n", False, {}),
-        (V2 + CRI_2 + "Enable_CDI = false\nenable_cdi = true\n", True, {}),
-        (V2 + runtime("runc", "/a").replace("runtimes", "Runtimes"), True, {"runc": "/a"}),
-        (V2 + runtime("a", "/a") + runtime("b", "/b").replace("containerd.run", "Containerd.run"), True, {}),
-    ],
-)
-def test_effective_settings_in_other_spellings(text: str, cdi: bool, programs: dict[str, str]) -> None:
-    state = configured_state(Host(text, V21).effect)
-    assert (state.cdi, state.paths()) == (cdi, programs or state.paths())
-    assert bool(state.paths()) is ("runtimes" in text.lower())
-
-
-@pytest.mark.parametrize(
     ("text", "folders"),
     [
         (V2, None),
         (V2 + CRI_2 + "cdi_spec_dirs = []\n", ()),
-        (V2 + CRI_2 + "CDI_Spec_Dirs = ['/opt/cdi']\n", ("/opt/cdi",)),
         ("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/a', '/b']\n", ("/a", "/b")),
     ],
 )

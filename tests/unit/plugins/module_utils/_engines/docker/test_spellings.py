@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Keys in other spellings. dockerd decodes the objects of runtimes with encoding/json, which ignores case.
+# Keys in another case.
 
 from __future__ import annotations
 
@@ -32,42 +32,12 @@ def paths(files: FakeFiles) -> dict[str, str]:
     return DOCKER.configured(files.context(MAIN, (28, 5, 2))).paths()
 
 
-@pytest.mark.parametrize(
-    ("entry", "effective", "after"),
-    [
-        ('{"Path": "/x"}', "/x", {"Path": NVIDIA}),
-        ('{"path": "/x", "PATH": "/y"}', "/y", {"path": "/x", "PATH": NVIDIA}),
-        ('{"PATH": "/y", "path": "/x"}', "/x", {"PATH": "/y", "path": NVIDIA}),
-        ('{"path": "/x", "PATH": null}', "/x", {"path": NVIDIA, "PATH": None}),
-        ('{"RuntimeArgs": ["a"]}', None, {"RuntimeArgs": ["a"], "path": NVIDIA}),
-    ],
-)
-def test_the_last_spelling_counts(entry: str, effective: str | None, after: dict[str, t.Any]) -> None:
-    text = f'{{"runtimes": {{"nvidia": {entry}}}}}'
-    files = files_of(text)
-    assert paths(files).get("nvidia") == effective
-    present(files)
-    assert json.loads(files.content[MAIN])["runtimes"]["nvidia"] == after
-    assert paths(files)["nvidia"] == NVIDIA
-    content = files.content[MAIN]
-    present(files)
-    assert files.content[MAIN] == content
-    files.apply(DOCKER.absent(files.context(MAIN)), MAIN, removal=True)
-    assert files.content[MAIN].decode() == text
-
-
 def test_names_of_runtimes_and_features_are_exact() -> None:
     files = files_of('{"runtimes": {"NVIDIA": {"path": "/x"}}, "features": {"CDI": false}}')
     present(files, enable_cdi=True)
     written = json.loads(files.content[MAIN])
     assert written["runtimes"] == {"NVIDIA": {"path": "/x"}, "nvidia": {"path": NVIDIA}}
     assert written["features"] == {"CDI": False, "cdi": True}
-
-
-def test_a_removal_without_a_record_reads_other_spellings() -> None:
-    files = files_of(f'{{"runtimes": {{"nvidia": {{"Path": "{NVIDIA}"}}, "other": {{"Path": "/x"}}}}}}')
-    files.apply(DOCKER.absent(files.context(MAIN)), MAIN, removal=True)
-    assert json.loads(files.content[MAIN]) == {"runtimes": {"other": {"Path": "/x"}}}
 
 
 @pytest.mark.parametrize(
@@ -79,8 +49,13 @@ def test_a_removal_without_a_record_reads_other_spellings() -> None:
         '{"exec-Opts": []}',
         '{"runtimes": {"nvidia": {"RuntimeType": "io.containerd.runc.v2"}}}',
         '{"runtimes": {"nvidia": {"Path": 5}}}',
+        '{"runtimes": {"other": {"path": "/x", "PATH": null}}}',
     ],
 )
-def test_refused_with_the_line(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line 1, column \d+: "):
-        present(files_of(text))
+def test_key_in_another_case_is_refused(text: str) -> None:
+    files = files_of(text)
+    for act in (present, paths):
+        with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line 1, column \d+: .* in case only, .* Rename it to"):
+            act(files)
+    files.apply(DOCKER.absent(files.context(MAIN)), MAIN, removal=True)
+    assert files.content[MAIN].decode() == text
