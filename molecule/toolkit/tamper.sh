@@ -65,10 +65,12 @@ for action; do
             address="http://127.0.0.1:8088/second/$kind"
             if [ $kind = deb ]; then
                 cp /srv/repository/wrongkey /usr/share/keyrings/second.asc
+                # shellcheck disable=SC2016 # apt replaces it
                 printf 'Types: deb\nURIs: %s/$(ARCH)\nSuites: /\nSigned-By: /usr/share/keyrings/second.asc\n' "$address" \
                     >/etc/apt/sources.list.d/00-second.sources
             else
                 rpm --import /srv/repository/wrongkey
+                # shellcheck disable=SC2016 # dnf replaces it
                 printf '[00-second]\nname=Second\nenabled=1\nbaseurl=%s/$basearch\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n' \
                     "$address" /srv/repository/wrongkey >$sources/00-second.repo
             fi

@@ -17,7 +17,7 @@ if ANSIBLE_STRATEGY=free run gpufleet.nvidia.audit --extra-vars 'nvidia_audit_li
 cat "$work/output"
 grep -E '18 hosts: [0-9]+ critical' "$work/output"
 test "$(severities "$work/output")" = 'critical info '
-test "$(ls -A | tr '\n' ' ')" = 'gpufleet-audit.html gpufleet-audit.json '
+test "$(find . ! -name . | sort | tr '\n' ' ')" = './gpufleet-audit.html ./gpufleet-audit.json '
 test -z "$(find . -type f ! -perm 0600)"
 "$python" -B "$targets/check.py" .
 rm ./*
