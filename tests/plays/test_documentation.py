@@ -56,7 +56,7 @@ ANSWERS: dict[str, t.Any] = {
     "nvidia_container_info": {
         "changed": False, "findings": [],
         "engines": [
-            {"engine": target.split("/")[0], "flavor": (*target.split("/"), "system")[1], "target": target,
+            {"engine": target.split("/", maxsplit=1)[0], "flavor": (*target.split("/"), "system")[1], "target": target,
              "user": None, "installed": True, "running": True, "service": "a.service", "recorded_files": [],
              "unfinished_restart": False, "inspected": True, "problems": []}
             for target in TARGETS

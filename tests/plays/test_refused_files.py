@@ -65,7 +65,7 @@ CASES = {
     # The type of this entry matters only for the runtime of this name.
     "docker-name": Case("docker", {DOCKER: '{"runtimes": {"gpu": "x"}}'}, "/etc/docker/daemon.json, line 1, column 22",
                         {"nvidia_runtime_name": "gpu"}),
-    "docker-spelling": Case("docker", {DOCKER: '{"Runtimes": {}}'}, "/etc/docker/daemon.json, line 1, column 2: "),
+    "docker-spelling": Case("docker", {DOCKER: '{"Runtimes": {}}'}, "/etc/docker/daemon.json, line 1, column 14: "),
     "docker-array": Case("docker", {DOCKER: "[]"}, "/etc/docker/daemon.json, line 1, column 1: "),
     "docker-own-path": Case("docker", {"etc/docker/own.json": '{"runtimes": 1}', DOCKER: '{"runtimes": 1}'},
                             "/etc/docker/own.json, line 1, column 14: ",
