@@ -18,8 +18,6 @@ Variables = t.Mapping[str, t.Any]
 SETTINGS = "nvidia_runtime_settings"
 # The variable of a play of this collection with the name of its playbook.
 PLAY = "nvidia_playbook"
-# Ansible sets this to the name of the variable of a loop.
-LOOP_VAR = "ansible_loop_var"
 # A setting of the toolkit, in its section features.
 _CUDA_COMPAT = "disable-cuda-compat-lib-hook"
 # The settings of the role that each entry of the plan contains.
