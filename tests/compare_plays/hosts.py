@@ -75,7 +75,7 @@ def _repositories() -> dict[str, Host]:
         "key": {"toolkit_key": f" KEY {SECRET}\n\n",
                 "toolkit_key_fingerprint": "c95b321b 61e88c18" + "09c4f759ddcae044f796ecb0"},
         "version": {"toolkit_version": "1.19.1", "toolkit_hold": True, "toolkit_minimum_version": "1.17.8",
-                    "toolkit_profile": "rootless", "toolkit_debug": True, "toolkit_settings": {"debug": "/x"}},
+                    "toolkit_profile": "rootless", "toolkit_debug": True, "toolkit_settings": {"nvidia-container-cli.debug": "/x"}},
     }  # fmt: skip
     hosts = {}
     for manager in ("apt", "dnf", "zypper", None):
