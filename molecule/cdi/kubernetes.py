@@ -18,8 +18,8 @@ from toolkits import Report
 
 KUBELET, PLUGIN = node_standins.SERVICES
 GPUS = [simulated_gpus.uuid(number) for number in (0, 1)]
-# The findings about Kubernetes that the cases compare. No case has device-unhealthy.
-FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-not-registered")
+# The findings about Kubernetes that the cases compare.
+FINDINGS = ("devices-not-offered", "device-plugin-not-serving")
 SECONDS = 20.0
 # As JSON, which a host can read without a package of the controller.
 SPECIFICATION = str(checks.JSON_SPECIFICATION)
@@ -73,15 +73,15 @@ def main() -> None:
 
     main_pid = int(run("systemctl", "show", "--property=MainPID", "--value", PLUGIN).stdout)
     os.kill(main_pid, signal.SIGKILL)
-    node = check(report, "killed plugin", [], ["device-plugin-dead"])
+    node = check(report, "killed plugin", [], ["device-plugin-not-serving"])
     report.check("socket", [row["listens"] for row in node.get("device_plugins", [])] == [False], node)
 
     start_plugin(gpu0="Healthy", gpu1="Healthy")
     check(report, "restarted plugin", GPUS, [])
     # This plugin does not register again. The checkpoint has its devices, so it had loaded NVML, and the finding is not
-    # device-plugin-without-nvml.
+    # pod-without-runtime.
     run("systemctl", "restart", KUBELET)
-    check(report, "restarted kubelet", [], ["device-plugin-not-registered"])
+    check(report, "restarted kubelet", [], ["device-plugin-not-serving"])
 
     node_standins.remove()
     report.worked("absent", checks.specification(state="absent", path=SPECIFICATION), changed=True)

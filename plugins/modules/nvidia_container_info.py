@@ -696,7 +696,7 @@ toolkit:
         code:
           description: As in RV(engines[].problems[].code).
           type: str
-          sample: package-half-installed
+          sample: toolkit-inconsistent
         message:
           description: The description of the problem.
           type: str
@@ -973,7 +973,7 @@ gpus:
         code:
           description: As in RV(engines[].problems[].code).
           type: str
-          sample: gpu-without-driver
+          sample: driver-not-loaded
         message:
           description: The description of the problem.
           type: str
@@ -1435,7 +1435,7 @@ kubernetes:
         code:
           description: As in RV(engines[].problems[].code).
           type: str
-          sample: pod-resources-not-responding
+          sample: kubelet-not-responding
         message:
           description: The description of the problem.
           type: str

@@ -154,7 +154,7 @@ def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Finding
         places = " and ".join(files)
         message = f"Several files define {core_text.listed(names)}: {places}. The last definition has precedence."
         advice = "Keep one definition, and remove the others."
-        yield report.warning("runtime-defined-twice", files[-1], message, advice)
+        yield report.warning("setting-defined-twice", files[-1], message, advice)
 
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,6 @@ _RENAMED = ("host-gateway-ip",)
 # dockerd merges these settings from the file and the flags.
 _MERGED_SETTINGS = ("runtimes",)
 _SHORT_FLAG = re.compile(r"-([A-Za-z])(.*)")
-_NVIDIA_DOCKER = "/usr/bin/nvidia-docker"
 
 
 def docker_flags(configs: HostConfigs) -> report.Findings:
@@ -206,7 +205,7 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
     both = [".".join(path) for path in paths if path[0] not in _MERGED_SETTINGS and document.has(*path)]
     if both:
         yield report.critical(
-            "flag-conflict",
+            "setting-defined-twice",
             context.path,
             f"{context.path} and the command line of {unit.name} ({core_text.listed([unit.path, *unit.drop_ins])}) both"
             f" set {core_text.listed(both)}. dockerd does not start if a setting is in both places.",
@@ -228,14 +227,6 @@ def _settings_on_command_line(unit: systemd_units.Unit) -> list[tuple[str, ...]]
     return list(dict.fromkeys(paths))
 
 
-def nvidia_docker(configs: HostConfigs) -> report.Findings:
-    """Yield a finding for the command of nvidia-docker2."""
-    if configs.host.exists(_NVIDIA_DOCKER):
-        message = f"{_NVIDIA_DOCKER} is the command of nvidia-docker2, which no longer gets updates."
-        advice = "Use docker run --gpus, and remove the package nvidia-docker2."
-        yield report.info("nvidia-docker", _NVIDIA_DOCKER, message, advice)
-
-
 # -- CRI-O -----------------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +234,7 @@ def crio_old_drop_in(configs: HostConfigs) -> report.Findings:
     path = nvidia_files.STRAY_CRIO
     if configs.host.lexists(path) and not configs.is_recorded(path):
         message = f"{path} is a drop-in that the toolkit up to 1.19.0 wrote. CRI-O does not read its directory."
-        yield report.warning("drop-in-of-old-toolkit", path, message, steps.PURGE_LEGACY)
+        yield report.warning("legacy-file", path, message, steps.PURGE_LEGACY)
 
 
 def crio_runtimes(configs: HostConfigs) -> report.Findings:
@@ -268,7 +259,7 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
     pid = host.read_text(_PID_FILE).strip()
     if host.lexists(_PID_FILE) and (not pid.isdigit() or not host.live or host.exists(f"/proc/{pid}")):
         yield report.warning(
-            "gpu-operator-owns-toolkit",
+            "gpu-operator-toolkit",
             _PID_FILE,
             f"{_PID_FILE} exists: the GPU operator's toolkit container installs the toolkit and configures the engine.",
             "Let either the operator or this collection manage the toolkit: set toolkit.enabled=false in the operator's"
@@ -284,7 +275,7 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
         if engines:
             message += f" The directory is in use by {core_text.listed(engines)}, but no tool updates it."
             advice = steps.LEAVE_OPERATOR_TOOLKIT
-        yield report.info("gpu-operator-leftovers", left, message, advice)
+        yield report.info("gpu-operator-toolkit", left, message, advice)
 
 
 def _is_directory(configs: HostConfigs, path: str) -> bool:
@@ -312,13 +303,13 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
             f"With {' and '.join(paths)}, {program} runs for every container of {engines}. The program is missing, so"
             " no such container starts."
         )
-        yield report.critical("legacy-oci-hook", core_text.listed(paths), message, steps.PURGE_LEGACY)
+        yield report.critical("legacy-file", core_text.listed(paths), message, steps.PURGE_LEGACY)
     for engines, paths in usable.items():
         message = (
             f"With {' and '.join(paths)}, NVIDIA's hook runs for every container of {engines}. A container that also"
             " uses CDI or NVIDIA's runtime gets its GPUs twice."
         )
-        yield report.warning("legacy-oci-hook", core_text.listed(paths), message, steps.PURGE_LEGACY)
+        yield report.warning("legacy-file", core_text.listed(paths), message, steps.PURGE_LEGACY)
 
 
 def _hooks_in_use(configs: HostConfigs) -> dict[str, str]:
@@ -340,7 +331,6 @@ def _hooks_of(configs: HostConfigs, engine: str, folders: t.Iterable[str]) -> li
 
 FOREIGN_FILE_RULES = (
     docker_flags,
-    nvidia_docker,
     crio_old_drop_in,
     crio_runtimes,
     gpu_operator,

@@ -77,7 +77,7 @@ def copied_settings(configs: foreign_files.HostConfigs) -> report.Findings:
         own = "Move the settings and comments that you need to the main file, then remove the file."
         is_removable = found.has_only_tool_entries(file.document) and not drifted
         advice = steps.PURGE_LEGACY if is_removable else own
-        yield report.warning("drop-in-copies-settings", file.path, message, advice)
+        yield report.warning("legacy-file", file.path, message, advice)
 
 
 def old_drop_in(configs: foreign_files.HostConfigs) -> report.Findings:
@@ -88,7 +88,7 @@ def old_drop_in(configs: foreign_files.HostConfigs) -> report.Findings:
     is_imported = configs.real(path) in {file.path for file in files.files}
     effect = "The main file imports it." if is_imported else "No file imports it."
     message = f"{path} is a drop-in that the toolkit 1.18.0 wrote. {effect}"
-    yield report.warning("drop-in-of-old-toolkit", path, message, steps.PURGE_LEGACY)
+    yield report.warning("legacy-file", path, message, steps.PURGE_LEGACY)
 
 
 def runtimes(configs: foreign_files.HostConfigs) -> report.Findings:

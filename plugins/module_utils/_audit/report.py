@@ -23,8 +23,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
-# The subjects of findings about the driver and about the toolkit of the host.
-DRIVER, TOOLKIT = "driver", "toolkit"
+# The subjects of findings about the driver, the toolkit of the host, and the device plugin.
+DRIVER, TOOLKIT, PLUGIN = "driver", "toolkit", "device plugin"
 GPU_NAMES = f"{core_constants.GPU_KIND}="
 _DEFAULT_SPEC = cdi_records.default_path(core_constants.GPU_KIND, cdi_options.YAML)
 # The number of sentences that one finding joins.
@@ -88,9 +88,9 @@ def info(name: str, subject: str, message: str, advice: str) -> Finding:
 
 
 # Consequences that several rules have in common. Without a runtime of NVIDIA, a device plugin does not work.
-PLUGIN_STATES = consequences("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
-WITHOUT_RUNTIME = (*consequences("device-plugin-without-nvml"), *PLUGIN_STATES)
-MISSING_DEVICES = consequences("devices-not-offered", "device-unhealthy")
+PLUGIN_STATES = consequences("device-plugin-not-serving")
+WITHOUT_RUNTIME = (*consequences("pod-without-runtime", subject=PLUGIN), *PLUGIN_STATES)
+MISSING_DEVICES = consequences("devices-not-offered")
 _BROKEN_ENGINE = (*consequences("kubelet-engine-not-configured"), *WITHOUT_RUNTIME)
 WITHOUT_DRIVER = consequences(
     "cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing"

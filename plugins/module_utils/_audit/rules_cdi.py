@@ -82,19 +82,20 @@ def stale_specs(facts: report.HostFacts) -> dict[str, list[dict[str, t.Any]]]:
 
 def conflicts(facts: report.HostFacts) -> report.Findings:
     """Yield findings for devices that several files define."""
-    conflicting = report.table(facts.cdi.get("conflicts"))
+    conflicting, devices = report.table(facts.cdi.get("conflicts")), report.table(facts.cdi.get("devices"))
     for paths, names in _by_paths(conflicting.get("unresolvable")).items():
         message = (
             f"{' and '.join(paths)} are in the same directory and define the same devices, so engines find none of"
             f" these devices: {core_text.listed(names)}."
         )
-        yield report.critical("cdi-unresolvable", paths[-1], message, _keeping_one(names))
+        yield report.critical("cdi-conflict", paths[-1], message, _keeping_one(names))
     for paths, names in _by_paths(conflicting.get("shadowed")).items():
+        used = list(dict.fromkeys(report.text(devices.get(name)) for name in names))
         message = (
             f"Engines ignore these devices in {' and '.join(paths)}: {core_text.listed(names)}. A file in a directory"
-            " with precedence also defines them."
+            f" with precedence also defines them: {core_text.listed(used)}."
         )
-        yield report.warning("cdi-shadowed", paths[-1], message, _keeping_one(names))
+        yield report.warning("cdi-conflict", paths[-1], message, _keeping_one(names))
 
 
 def _keeping_one(names: t.Sequence[str]) -> str:
@@ -137,7 +138,7 @@ def too_new(facts: report.HostFacts) -> report.Findings:
         severity = report.CRITICAL if _may_have_gpus(spec) else report.WARNING
         advice = _writing(spec, facts)
         advice = steps.LOWER_SPECIFICATION if advice == steps.WRITE_SPECIFICATION else advice
-        yield report.Finding(severity, "cdi-too-new", targets, message, advice)
+        yield report.Finding(severity, "cdi-unsupported", targets, message, advice)
 
 
 def _is_newer(version: str, support: cdi_support.CdiEngine) -> bool:
@@ -230,7 +231,7 @@ def refresh(facts: report.HostFacts) -> report.Findings:
         return
     if facts.refresh.get("enabled") is False:
         message = f"{facts.refresh_service} is not enabled, so an update of the driver makes the specification stale."
-        yield report.warning("cdi-refresh-off", facts.refresh_service, message, steps.INSTALL_REFRESH)
+        yield report.warning("cdi-refresh-missing", facts.refresh_service, message, steps.INSTALL_REFRESH)
     elif not facts.refresh and "refresh" in facts.cdi and not report.problems_in(facts.cdi.get("problems")):
         # Without a problem, the host has no service.
         volatile = sorted(path for path in facts.gpu_specs if path.startswith(_VOLATILE))
@@ -249,22 +250,5 @@ def _lacks_nvidia_ctk(facts: report.HostFacts) -> bool:
     return "toolkit" in facts.collected and refresh_units.PROGRAM not in report.table(facts.toolkit.get("programs"))
 
 
-def refresh_precedence(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a refresh service whose file has precedence over other specifications."""
-    output = report.text(facts.refresh.get("output"))
-    shadowed = report.table(report.table(facts.cdi.get("conflicts")).get("shadowed"))
-    devices = report.table(facts.cdi.get("devices"))
-    names = [name for name in shadowed if devices.get(name) == output]
-    others = {path for name in names for path in report.texts(shadowed[name])}
-    if facts.refresh.get("enabled") is True and others:
-        yield report.warning(
-            "cdi-refresh-overrides",
-            facts.refresh_service,
-            f"{facts.refresh_service} writes {output}, which has precedence over {core_text.listed(sorted(others))}."
-            " Engines use its devices instead of devices with the same names in the other files.",
-            steps.REFRESH_ALIKE,
-        )
-
-
-RULES = (faulty, stale, conflicts, engine_limits, too_new, docker_without_cdi, refresh, refresh_precedence)
+RULES = (faulty, stale, conflicts, engine_limits, too_new, docker_without_cdi, refresh)
 HOST_RULES = (unread_directories,)

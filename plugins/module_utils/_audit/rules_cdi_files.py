@@ -21,11 +21,6 @@ _ADVICE = {
     ignored.SUFFIX: "Rename the file, so that it ends in .yaml.",
     ignored.UNREADABLE: "Set the mode of directories to 0755 and of files to 0644.",
 }
-_IDS = {
-    ignored.LINKED: "cdi-directory-linked",
-    ignored.SUFFIX: "cdi-file-ignored",
-    ignored.UNREADABLE: "cdi-not-readable",
-}
 
 
 def ignored_files(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
@@ -39,7 +34,7 @@ def ignored_files(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findin
         if found.kind != ignored.UNREADABLE or has_rootless:
             is_cause = found.kind != ignored.UNREADABLE and facts.has_gpu and facts.lacks_gpu_specs
             severity = report.CRITICAL if is_cause else report.WARNING
-            yield report.Finding(severity, _IDS[found.kind], found.path, found.message, _ADVICE[found.kind])
+            yield report.Finding(severity, "cdi-file-ignored", found.path, found.message, _ADVICE[found.kind])
 
 
 HOST_RULES = (ignored_files,)

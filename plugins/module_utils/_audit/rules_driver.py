@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs, services
 
@@ -51,7 +51,7 @@ def devices(facts: report.HostFacts) -> report.Findings:
                 index = report.number(part.get("index"))
                 # Missing nodes of MIG devices always have the same cause.
                 is_node = any(reason.code == inventory.MIG_NODE for reason in own)
-                key = ("mig-without-capability", ()) if is_node else ("mig-unusable", _codes(own))
+                key = ("device-node-missing", ()) if is_node else ("gpu-unusable", _codes(own))
                 unusable.setdefault(key, {})[f"{name}, MIG {part_position if index is None else index}"] = own
         if gpu.get("mig_enabled") is True and not parts:
             undivided.append(name)
@@ -62,7 +62,7 @@ def devices(facts: report.HostFacts) -> report.Findings:
     for (kind, _own), by_name in unusable.items():
         found = [reason for reasons in by_name.values() for reason in reasons]
         text = report.joined(reason.message for reason in found) or "Containers cannot use it."
-        default = _RECREATE if kind == "mig-without-capability" else _READ_LOG
+        default = _RECREATE if kind == "device-node-missing" else _READ_LOG
         advice = report.joined(reason.advice for reason in found) or default
         yield report.critical(kind, core_text.listed(list(by_name)), text, advice)
 
@@ -127,7 +127,7 @@ def next_kernel(facts: report.HostFacts) -> report.Findings:
         message = (
             f"The modules of the running kernel {release} were removed, so nvidia_uvm and others cannot be loaded."
         )
-        yield report.warning("kernel-modules-removed", report.DRIVER, message, "Restart the host.")
+        yield report.warning("reboot-required", report.DRIVER, message, steps.RESTART_HOST)
     if newest and report.text(kernel.get("module")) and not report.text(kernel.get("next_module")):
         message = f"The newer kernel {newest} has no module nvidia. With it, the host has no GPUs after a restart."
         advice = (

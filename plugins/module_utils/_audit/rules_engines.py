@@ -35,7 +35,7 @@ def restarts(facts: report.HostFacts) -> report.Findings:
             yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE, explains)
         if engine.get("unfinished_restart") is True:
             message = f"A restart of {target} was interrupted before the engine was healthy or its files were restored."
-            yield report.warning("restart-unfinished", target, message, steps.RESTART_ENGINE)
+            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
 
 
 def cri_not_responding(facts: report.HostFacts) -> report.Findings:
@@ -51,7 +51,7 @@ def cri_not_responding(facts: report.HostFacts) -> report.Findings:
                 "Look for the cri plugin in the journal of the unit and in the output of ctr plugins ls. Correct the"
                 " file that the error names."
             )
-            yield report.critical("cri-not-responding", target, message, advice, facts.without_engine(target))
+            yield report.critical("engine-not-responding", target, message, advice, facts.without_engine(target))
 
 
 def not_inspected(facts: report.HostFacts) -> report.Findings:
@@ -74,13 +74,13 @@ def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Find
         if program and _is_missing(host, engine, program):
             message = f"The default runtime {name} needs {program}, which does not exist. No container starts."
             advice = steps.INSTALL_FOR_DEFAULT
-            yield report.critical("default-runtime-program-missing", target, message, advice, explains)
+            yield report.critical("runtime-missing", target, message, advice, explains)
         elif facts.has_gpu is False and engines_base.is_nvidia_runtime(name, program):
             message = f"The default runtime is {name}, but the host has no GPU. Containers may not start."
             yield report.critical("default-runtime-without-gpu", target, message, steps.RESTORE_DEFAULT)
         if _is_undefined(engine, name):
             message = f"The default runtime {name} is not defined. The CRI plugin does not start."
-            yield report.critical("default-runtime-undefined", target, message, steps.REGISTER_DEFAULT, explains)
+            yield report.critical("runtime-missing", target, message, steps.REGISTER_DEFAULT, explains)
 
 
 def _is_undefined(engine: Engine, name: str) -> bool:
@@ -119,10 +119,10 @@ def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
             message = f"Programs of runtimes do not exist: {each}. No container starts with these runtimes."
             if is_nvidia:
                 explains = facts.without_engine(target)
-                yield report.warning("runtime-program-missing", target, message, steps.INSTALL_FOR_RUNTIMES, explains)
+                yield report.warning("runtime-missing", target, message, steps.INSTALL_FOR_RUNTIMES, explains)
             else:
                 advice = "Install the programs, or remove the runtimes."
-                yield report.info("runtime-program-missing", target, message, advice)
+                yield report.info("runtime-missing", target, message, advice)
 
 
 def _places_of_runtimes(host: hostfs.HostFS, facts: report.HostFacts, config_path: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-NOT_ROOT, FILES_NOT_READ = "not-root", "files-not-read"
+FILES_NOT_READ = "files-not-read"
 
 
 # -- problems in the report ------------------------------------------------------------------------------------------
@@ -61,13 +61,11 @@ KINDS: dict[str, dict[str, Kind]] = {
         "engine-not-responding": Kind(then="Look for the cause in the journal of its unit."),
         "engine-unsupported": Kind(instead="Nothing is needed if its containers need no GPUs."),
         "flags-unreadable": Kind(instead=steps.SET_CONFIG_PATH),
-        **dict.fromkeys(("engine-timeout", "engine-unreadable", "key-duplicated"), _OTHER),
         "engine-release-fails": _CRITICAL,
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
-        "package-half-installed": Kind(then=steps.COMPLETE_PACKAGES),
-        "packages-unreadable": _OTHER,
+        "toolkit-inconsistent": Kind(then=steps.COMPLETE_PACKAGES),
         "setting-refused": Kind(report.CRITICAL, instead=steps.SET_TOOLKIT_SETTING, then=_REFUSED_SETTING),
         "setting-invalid": Kind(instead=steps.SET_TOOLKIT_SETTING),
     },
@@ -78,23 +76,21 @@ KINDS: dict[str, dict[str, Kind]] = {
     },
     "gpus": {
         **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
-        "driver-modules-differ": _CRITICAL,
         inventory.ABSENT: Kind(report.CRITICAL, instead=steps.INSTALL_LIBRARIES),
-        "driver-library-differs": _CRITICAL,
-        **dict.fromkeys(("gpu-uuid-unknown", "gpus-unreadable"), _OTHER),
+        "driver-version-differs": Kind(report.CRITICAL, instead=steps.RELOAD_DRIVER),
+        "gpu-uuid-unknown": _OTHER,
         "gpus-from-proc": Kind(instead=_MIG),
     },
     "cdi": {
         "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
         "cdi-graphics-incomplete": Kind(subject="cdi"),
     },
-    "kubernetes": {"pod-resources-not-responding": _OTHER},
+    "kubernetes": {},
 }
 # What may be wrong in the report of an engine whose files cannot be read.
 _OF_UNREAD_FILES = (
-    "engine-not-responding", "cri-not-responding", "restart-pending", "cdi-directory-not-read",
-    "default-runtime-program-missing", "default-runtime-undefined", "default-runtime-without-gpu",
-    "runtime-program-missing",
+    "engine-not-responding", "restart-pending", "cdi-directory-not-read", "default-runtime-without-gpu",
+    "runtime-missing",
 )  # fmt: skip
 # The codes of errors that say only that something could not be read.
 _GENERIC = ("", errors.NvidiaError.code, errors.HostError.code, errors.ConfigurationError.code)
@@ -108,10 +104,8 @@ def problems(facts: report.HostFacts) -> report.Findings:
 
 def _consequences(facts: report.HostFacts, name: str, subject: str) -> report.Consequences:
     """Return what the finding ``name`` about ``subject`` explains."""
-    if name in ("driver-library-differs", "driver-modules-differ"):
-        others = report.consequences("mig-unusable", "mig-without-capability", "reboot-required")
-        modules = report.consequences("driver-modules-differ") if name == "driver-library-differs" else ()
-        return (*report.WITHOUT_DRIVER, *others, *modules)
+    if name == "driver-version-differs":
+        return (*report.WITHOUT_DRIVER, *report.consequences("reboot-required"))
     if name in procfs.WITHOUT_DRIVER:
         return facts.without_driver
     if name == inventory.ABSENT:
@@ -187,7 +181,7 @@ def without_root(facts: report.HostFacts, host: hostfs.HostFS) -> report.Finding
             *(report.Consequence("engine-not-responding", target) for target in targets),
         )
         message = f"{message} Findings may be missing."
-        yield report.warning(NOT_ROOT, "host", message, "Run with -b (become).", explains)
+        yield report.warning(errors.PermissionDeniedError.code, "host", message, "Run with -b (become).", explains)
 
 
 def _paths(facts: report.HostFacts, host: hostfs.HostFS) -> list[str]:

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
 
-KUBELET, PLUGIN = "kubelet", "device plugin"
+KUBELET, PLUGIN = "kubelet", report.PLUGIN
 # The resources of NVIDIA's device plugin (api/config/v1/consts.go and resources.go of k8s-device-plugin 0.20). Other
 # resources of this domain are no GPUs, such as nvidia.com/hostdev of NVIDIA's network operator.
 _NAME = re.compile(r"nvidia\.com/(?:gpu|mig-).*", re.DOTALL)
@@ -33,6 +33,7 @@ _DEVICE = re.compile(r"(?:(?:GPU|MIG)-[0-9A-Fa-f-]{36}|MIG-GPU-[0-9A-Fa-f-]{36}/
 _DRA_GPU = "gpu.nvidia.com"
 _CHECK_POD = "Look at the pod of the device plugin on this node, and at its log."
 _RESTART = "Restart the pod of the device plugin on this node."
+_RUN_ONE = "Run one device plugin with one configuration on this node, and restart its pod."
 _RESTART_DRIVER = "Restart the pod of the DRA driver on this node."
 
 
@@ -175,7 +176,7 @@ def kubelet_stopped(facts: report.HostFacts) -> report.Findings:
     if policy and last and policy != last:
         message += f" It does not start with the CPU manager policy {policy}, because it last ran with {last}."
         advice = f"Drain the node, remove {report.text(part.get('root_dir'))}/cpu_manager_state, and start {service}."
-    yield report.warning("kubelet-not-running", KUBELET, message, advice)
+    yield report.warning("kubelet-not-responding", KUBELET, message, advice)
 
 
 def engine(facts: report.HostFacts) -> report.Findings:
@@ -239,7 +240,7 @@ def _without_nvml(node: NodeFacts, target: str, default: str, has_nvidia: bool) 
         " you set the docker default runtime to `nvidia`? Newer versions log: Incompatible strategy detected auto."
     )
     advice = steps.MAKE_DEFAULT if has_nvidia else steps.CONFIGURE_ENGINE
-    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice, report.PLUGIN_STATES)
+    return report.critical("pod-without-runtime", PLUGIN, message, advice, report.PLUGIN_STATES)
 
 
 # -- plugins ---------------------------------------------------------------------------------------------------------
@@ -254,8 +255,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
     restart = _read_log(node) or _RESTART
     for name, message in dead.items():
         advice = _RESTART_DRIVER if name == _DRA_GPU else restart
-        explains = (*report.consequences("device-plugin-not-registered"), *report.MISSING_DEVICES)
-        yield report.critical("device-plugin-dead", name, message, advice, explains)
+        yield report.critical("device-plugin-not-serving", name, message, advice, report.MISSING_DEVICES)
     lost = [name for name in _lost(node) if name not in dead]
     if lost:
         names = core_text.listed(lost)
@@ -263,7 +263,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
             f"The kubelet has no device of {names}, although the device plugin had registered or runs. A plugin must"
             " register again after each start of the kubelet."
         )
-        yield report.critical("device-plugin-not-registered", names, message, restart, report.MISSING_DEVICES)
+        yield report.critical("device-plugin-not-serving", names, message, restart, report.MISSING_DEVICES)
     was_registered = any(found.recorded is not None or found.held for found in node.resources)
     if not dead and not lost and node.offers_nothing and not was_registered:
         yield _missing(node)
@@ -283,7 +283,7 @@ def _missing(node: NodeFacts) -> report.Finding:
             "Delete the pod of the device plugin on this node. The kubelet restarts a container in the sandbox of its"
             " pod, with the previous runtime."
         )
-        return report.critical("device-plugin-old-sandbox", PLUGIN, message, advice)
+        return report.critical("pod-without-runtime", PLUGIN, message, advice)
     is_expected = bool(running or node.pods)
     advice = "Run NVIDIA's device plugin on this node if pods are to request its GPUs."
     if is_expected:
@@ -291,7 +291,7 @@ def _missing(node: NodeFacts) -> report.Finding:
     if is_expected and node.has_nvidia_default:
         advice = f"{advice} If nvidia became the default runtime after the pod was created, delete the pod."
     severity = report.CRITICAL if is_expected else report.INFO
-    return report.Finding(severity, "device-plugin-missing", PLUGIN, message, advice)
+    return report.Finding(severity, "device-plugin-not-serving", PLUGIN, message, advice)
 
 
 def _is_nvidia(row: t.Mapping[str, t.Any]) -> bool:
@@ -372,8 +372,7 @@ def duplicates(facts: report.HostFacts) -> report.Findings:
             f"The kubelet offers the same GPU more than once, as {core_text.listed(resources)}:"
             f" {core_text.listed(sorted(twice))}."
         )
-        advice = "Run one device plugin with one configuration on this node, and restart its pod."
-        yield report.warning("device-offered-twice", PLUGIN, message, advice)
+        yield report.warning("gpu-offered-twice", PLUGIN, message, _RUN_ONE)
     if len(node.processes) > 1:
         pids = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
         message = (
@@ -381,11 +380,11 @@ def duplicates(facts: report.HostFacts) -> report.Findings:
             " the registration of the others."
         )
         advice = "Remove one of them, such as the one of the Helm chart or the one of the GPU operator."
-        yield report.warning("device-plugin-duplicate", PLUGIN, message, advice)
+        yield report.warning("gpu-offered-twice", PLUGIN, message, advice)
     if node.allocatable and any(_listens(driver) for driver in node.drivers):
         message = f"A device plugin and the DRA driver {_DRA_GPU} both offer GPUs, so pods may get the same GPU."
         advice = "Disable GPUs in one of them (resources.gpus.enabled of the DRA driver's Helm chart)."
-        yield report.warning("device-plugin-duplicate", _DRA_GPU, message, advice)
+        yield report.warning("gpu-offered-twice", _DRA_GPU, message, advice)
 
 
 def older_than_driver(facts: report.HostFacts) -> report.Findings:
@@ -401,7 +400,7 @@ def older_than_driver(facts: report.HostFacts) -> report.Findings:
             " GPUs only when it starts, and waits without end if it found no driver and failOnInitError is false."
         )
         explains = (*report.PLUGIN_STATES, *report.MISSING_DEVICES)
-        yield report.warning("device-plugin-older-than-driver", PLUGIN, message, _RESTART, explains)
+        yield report.warning("device-plugin-outdated", PLUGIN, message, _RESTART, explains)
 
 
 # -- devices ---------------------------------------------------------------------------------------------------------
@@ -422,10 +421,10 @@ def devices(facts: report.HostFacts) -> report.Findings:
                 f" {core_text.listed(sorted(missing))}. The device plugin has reported them unhealthy, or does not list"
                 " them since its restart."
             )
-            yield report.critical("device-unhealthy", found.name, message, _XID)
+            yield report.critical("devices-not-offered", found.name, message, _XID)
         elif found.recorded == frozenset() and not found.allocatable and node.socket_of(found.name).get("answers"):
             message = f"The device plugin of {found.name} runs, and reports none of its devices as healthy."
-            yield report.critical("device-unhealthy", found.name, message, _XID)
+            yield report.critical("devices-not-offered", found.name, message, _XID)
         unhealthy |= missing
     offered = node.offered
     is_whole = any(row.get("mig_enabled") is True and report.text(row.get("uuid")) in offered for row in _gpus(facts))
@@ -464,8 +463,8 @@ def mig(facts: report.HostFacts) -> report.Findings:
         messages.append(f"The kubelet offers MIG devices that the driver does not have: {core_text.listed(stale)}.")
     if messages:
         advice = f"{_RESTART} If MIG mode is on, set its MIG strategy to single or mixed."
-        explains = (*report.MISSING_DEVICES, *report.consequences("device-offered-twice"))
-        yield report.critical("device-plugin-mig-differs", PLUGIN, " ".join(messages), advice, explains)
+        explains = (*report.MISSING_DEVICES, report.Consequence("gpu-offered-twice", advice=_RUN_ONE))
+        yield report.critical("device-plugin-outdated", PLUGIN, " ".join(messages), advice, explains)
 
 
 def gpus_in_mig_mode(facts: report.HostFacts) -> frozenset[str]:

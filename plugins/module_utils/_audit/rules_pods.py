@@ -45,13 +45,13 @@ def injection(facts: report.HostFacts) -> report.Findings:
             f"The device plugin passes GPUs on with the strategy {shown}, which needs a runtime of NVIDIA, but {target}"
             " has none. CDI of the engine does not read this, so new pods get no GPU."
         )
-        yield report.critical("plugin-needs-runtime", target, message, steps.REGISTER_FOR_PODS)
+        yield report.critical("kubelet-engine-not-configured", target, message, steps.REGISTER_FOR_PODS)
     elif names <= _BY_CDI and cdi is False and not (strategies.CDI_ANNOTATIONS in names and node.has_nvidia_default):
         # The runtime of NVIDIA also reads annotations.
         message = f"The device plugin passes GPUs on with the strategy {shown}, but CDI is off in {target}."
         message = f"{message} New pods get no GPU."
         advice = report.cdi_advice(node.engine, steps.ENABLE_CDI)
-        yield report.critical("plugin-needs-cdi", target, message, advice)
+        yield report.critical("cdi-off", target, message, advice)
     elif names <= _BY_RUNTIME and has_runtime:
         yield from _without_runtime(node, target)
 

@@ -103,11 +103,11 @@ def missing(facts: report.HostFacts) -> report.Findings:
 
 def _without_toolkit(facts: report.HostFacts) -> t.Iterator[report.Consequence]:
     """Yield what lacks only the toolkit: the program of a runtime, or programs that a specification names."""
-    yield report.Consequence("runtime-program-missing", advice=steps.INSTALL_FOR_RUNTIMES)
+    yield report.Consequence("runtime-missing", advice=steps.INSTALL_FOR_RUNTIMES)
     for engine in facts.engines:
         name = report.text(engine.get("default_runtime"))
         if engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name)):
-            yield report.Consequence("default-runtime-program-missing", report.target_of(engine))
+            yield report.Consequence("runtime-missing", report.target_of(engine), steps.INSTALL_FOR_DEFAULT)
     for subject, specs in rules_cdi.stale_specs(facts).items():
         codes = {reason.code for spec in specs for reason in report.problems_in(spec.get("reasons"))}
         missing = [posixpath.basename(path) for spec in specs for path in report.texts(spec.get("missing_paths"))]
@@ -117,7 +117,7 @@ def _without_toolkit(facts: report.HostFacts) -> t.Iterator[report.Consequence]:
 
 def version_mismatches(facts: report.HostFacts) -> report.Findings:
     for message in report.texts(facts.toolkit.get("version_mismatches")):
-        yield report.warning("toolkit-version-mismatch", TOOLKIT, message, steps.ALIGN_TOOLKIT)
+        yield report.warning("toolkit-inconsistent", TOOLKIT, message, steps.ALIGN_TOOLKIT)
 
 
 def hook_missing(facts: report.HostFacts) -> report.Findings:
@@ -237,7 +237,7 @@ def unsafe_settings(facts: report.HostFacts) -> report.Findings:
 def reboot(facts: report.HostFacts) -> report.Findings:
     if facts.toolkit.get("reboot_required") is True:
         message = "The host needs a reboot. Until then it may use a previous kernel or driver."
-        yield report.info("reboot-required", "host", message, "Restart the host when its containers can be stopped.")
+        yield report.info("reboot-required", "host", message, steps.RESTART_HOST)
 
 
 def hook_containers(facts: report.HostFacts) -> report.Findings:

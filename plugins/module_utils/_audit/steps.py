@@ -80,7 +80,6 @@ KEEP_ONE_SPECIFICATION = run_site("keeps one of the files", nvidia_cdi_exclusive
 KEEP_ONE_OTHER_SPECIFICATION = "Remove all of these files but one."
 INSTALL_REFRESH = run_site("installs units that write it again", nvidia_cdi_refresh="auto")
 START_REFRESH = f"Correct the cause, then run {SITE}."
-REFRESH_ALIKE = f"Run {SITE} with the variables with which the other files were written, or remove these files."
 
 
 def write_after_updates(volatile: bool) -> str:
@@ -95,6 +94,9 @@ INSTALL_LIBRARIES = (
     "Install the libraries of the loaded driver's version. If they are in another directory, set"
     " nvidia_cdi_driver_root to it."
 )
+
+RELOAD_DRIVER = "Restart the host, or load the installed version of the module."
+RESTART_HOST = "Restart the host when its containers can be stopped."
 
 # -- engines ---------------------------------------------------------------------------------------------------------
 

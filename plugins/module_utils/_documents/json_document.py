@@ -347,7 +347,7 @@ class JsonDocument:
                 found[1], f"the name {name!r} is used twice in one object", "Remove one of the two entries."
             )
             # The code is not "file-invalid", because a daemon written in Go reads such a file and uses the last entry.
-            error.code = "key-duplicated"
+            error.code = "setting-defined-twice"
             raise error
         return found[0] if found else None
 

@@ -105,7 +105,7 @@ class _Inspection:
         if not in_time(TIMEOUT, lambda: self._fill(described)):
             message = f"The inspection of {self._target} took longer than {TIMEOUT:g} seconds and was stopped."
             advice = "Restart the engine if it hangs, and check its configuration for very large files."
-            self._problems.append(errors.Problem("engine-timeout", message, advice))
+            self._problems.append(errors.Problem("inspection-incomplete", message, advice))
         return {**described, "problems": errors.as_dicts(dict.fromkeys(self._problems))}
 
     def _fill(self, described: dict[str, t.Any]) -> None:
@@ -129,7 +129,7 @@ class _Inspection:
             self._problems.append(errors.Problem.of(error))
         except Exception as error:  # noqa: BLE001 - daemons and files of users may contain anything
             message = f"The configuration of {self._target} cannot be read ({type(error).__name__})."
-            self._problems.append(errors.Problem("engine-unreadable", message, "Check its files."))
+            self._problems.append(errors.Problem(errors.NvidiaError.code, message, "Check its files."))
         else:
             return True
         return False

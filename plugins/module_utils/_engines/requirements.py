@@ -27,7 +27,6 @@ _UNREADABLE = {
     errors.HostError.code,
     errors.PermissionDeniedError.code,
     errors.MissingPackageError.code,
-    "engine-unreadable",
     "engine-release-fails",
 }
 

@@ -34,28 +34,21 @@ class Cause(t.NamedTuple):
 # The findings that can be a cause, in the order in which they are listed: those about the driver and its GPUs, about
 # CDI, about the toolkit and its runtimes, and about pods.
 _OF_HOST = (
-    "gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded", "driver-modules-differ",
-    "driver-library-differs", "driver-library-missing", "kernel-modules-removed", "device-node-missing",
-    "uvm-not-loaded",
-    "gpu-unusable", "mig-without-devices", "mig-unusable", "mig-without-capability",
-    "fabric-manager-missing", "fabric-manager-version-differs", "fabric-manager-stopped",
-    "config-unreadable", "restart-pending", "restart-unfinished", "engine-release-fails", "flag-conflict",
+    "gpu-driven-by-nouveau", "driver-not-loaded", "driver-version-differs", "driver-library-missing",
+    "reboot-required", "device-node-missing", "uvm-not-loaded", "gpu-unusable", "mig-without-devices",
+    "fabric-manager-unusable", "config-unreadable", "restart-pending", "engine-release-fails", "setting-defined-twice",
 )  # fmt: skip
 _OF_CDI = (
-    "cdi-off", "cdi-unsupported", "docker-needs-cdi", "cdi-directory-not-read", "cdi-directory-linked",
-    "cdi-invalid", "cdi-unresolvable", "cdi-too-new", "cdi-stale", "cdi-shadowed", "cdi-file-ignored",
-    "cdi-not-readable", "cdi-refresh-failed",
+    "cdi-off", "cdi-unsupported", "docker-needs-cdi", "cdi-directory-not-read", "cdi-invalid", "cdi-conflict",
+    "cdi-stale", "cdi-file-ignored", "cdi-refresh-failed",
 )  # fmt: skip
 _OF_TOOLKIT = (
-    "toolkit-missing", "toolkit-version-mismatch", "package-half-installed", "hook-missing", "setting-refused",
-    "setting-invalid", "runtime-program-missing", "default-runtime-program-missing", "default-runtime-undefined",
-    "default-runtime-without-gpu", "runtime-defined-twice", "legacy-oci-hook", "gpus-not-configured",
+    "toolkit-missing", "toolkit-inconsistent", "hook-missing", "setting-refused", "setting-invalid",
+    "runtime-missing", "default-runtime-without-gpu", "legacy-file", "gpus-not-configured",
 )  # fmt: skip
 _OF_PODS = (
-    "kubelet-not-running", "kubelet-engine-not-configured", "cri-not-responding", "cri-disabled",
-    "device-plugin-without-nvml", "device-plugin-missing", "device-plugin-dead", "device-plugin-not-registered",
-    "device-plugin-older-than-driver", "device-plugin-mig-differs", "device-plugin-old-sandbox",
-    "device-unhealthy", "devices-not-offered", "plugin-needs-runtime", "plugin-needs-cdi", "pod-without-runtime",
+    "kubelet-not-responding", "kubelet-engine-not-configured", "engine-not-responding", "cri-disabled", "cdi-off",
+    "pod-without-runtime", "device-plugin-not-serving", "device-plugin-outdated", "devices-not-offered",
 )  # fmt: skip
 ORDER = (*_OF_HOST, *_OF_CDI, *_OF_TOOLKIT, *_OF_PODS)
 _WITH_CRI = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)

@@ -88,9 +88,8 @@ def describe_gpus(host: hostfs.HostFS, places: DriverPlaces = _USUAL_PLACES) -> 
         _add_gpus(host, places, report, problems)
     except (errors.NvidiaError, OSError, ValueError) as error:
         # For example, /proc may have numbers that the kernel does not write.
-        problem = errors.Problem.of(error) if isinstance(error, errors.NvidiaError) else errors.Problem("", str(error))
-        message = f"Some GPUs cannot be inspected: {problem.message}"
-        problems.append(errors.Problem(problem.code or "gpus-unreadable", message, problem.advice))
+        problem = errors.Problem.of(error if isinstance(error, errors.NvidiaError) else errors.NvidiaError(str(error)))
+        problems.append(problem._replace(message=f"Some GPUs cannot be inspected: {problem.message}"))
     report["problems"] = errors.as_dicts(dict.fromkeys(problems))
     return report
 

@@ -52,7 +52,7 @@ class UnusableNvmlError(errors.NvidiaError):
 class DriverMismatchError(errors.HostError):
     """The error for NVML and a loaded kernel module of different versions."""
 
-    code = "driver-library-differs"
+    code = "driver-version-differs"
 
 
 class NvmlMig(t.NamedTuple):

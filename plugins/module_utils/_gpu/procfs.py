@@ -297,7 +297,7 @@ _REPLACE_DRIVER = f"Install a driver that supports this GPU. {CHECK_LOG}"
 # What to do about a GPU without a driver.
 LOAD = f"Install NVIDIA's driver, or load it with modprobe nvidia. {CHECK_LOG}"
 # The codes of problems with GPUs on the PCI bus that NVIDIA's driver does not use.
-WITHOUT_DRIVER = ("gpu-driven-by-nouveau", "gpu-without-driver")
+WITHOUT_DRIVER = ("gpu-driven-by-nouveau", "driver-not-loaded")
 
 
 class Module(t.NamedTuple):
@@ -327,7 +327,7 @@ def version_problems(modules: t.Iterable[Module]) -> list[errors.Problem]:
         return []
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     message = f"The driver's kernel modules have different versions: {listed}."
-    return [errors.Problem("driver-modules-differ", message, "Restart the host.")]
+    return [errors.Problem("driver-version-differs", message, "Restart the host.")]
 
 
 def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:

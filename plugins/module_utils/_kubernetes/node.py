@@ -24,7 +24,7 @@ if t.TYPE_CHECKING:
 
 
 _DOMAIN = "nvidia.com/"
-_NOT_ANSWERING = "pod-resources-not-responding"
+_NOT_ANSWERING = "kubelet-not-responding"
 
 
 def add_kubelet(

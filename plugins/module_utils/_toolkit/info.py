@@ -136,7 +136,7 @@ class _ToolkitReport:
             message = (
                 f"The installed packages are unknown, because {manager.name} cannot list those of an offline tree."
             )
-            self._problems.append(errors.Problem("packages-unreadable", message, "Inspect the running host instead."))
+            self._problems.append(errors.Problem("inspection-incomplete", message, "Inspect the running host instead."))
             return {}
         found: dict[str, packages_base.Package] = self._try(
             lambda: manager.installed([*packages_base.PACKAGES, *packages_base.REPLACED_PACKAGES]), {}
@@ -146,7 +146,7 @@ class _ToolkitReport:
             command = manager.repair_command(half)
             advice = f"Run `{command}` on the host." if command else ""
             message = f"An interrupted installation left these packages half installed: {', '.join(half)}."
-            self._problems.append(errors.Problem("package-half-installed", message, advice))
+            self._problems.append(errors.Problem("toolkit-inconsistent", message, advice))
         return found
 
     def _program_dir(self, in_directory: _DirectoryInstallation | None) -> str:

@@ -203,7 +203,7 @@ TEXTS = (
         "Request GPUs by a number or UUID that `nvidia-smi -L` prints on the host, or `all` in lower case.",
     ),
     KnownText(
-        "driver-library-differs",
+        "driver-version-differs",
         "NVML, passed on by toolkit v1.15.0 to v1.20.0, libnvidia-container 06deb20d1ca4 and 947344949f26",
         r"(nvml error|initialize NVML): driver/library version mismatch",
         "Restart the host, to load the module of the installed driver.",

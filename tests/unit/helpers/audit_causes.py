@@ -26,38 +26,38 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
 )
 
 NO_DRIVER = {"present": True, "kind": "pci", "driver_version": None}
-UNDESCRIBED = {"gpus": {"problems": [problem("gpu-without-driver")]}, "toolkit__gpu": NO_DRIVER,
+UNDESCRIBED = {"gpus": {"problems": [problem("driver-not-loaded")]}, "toolkit__gpu": NO_DRIVER,
                "cdi__files": [], "cdi__devices": {}, "cdi__refresh": {"enabled": False}}  # fmt: skip
 PODMAN = engine(engine="podman", target="podman", selected=True, runtimes={}, live=None)
-LOST_GPU = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
+LOST_GPU = gpu(healthy=False, reasons=[problem("driver-version-differs", "Error 18.")])
 BROKEN_FILE = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
 NO_HOOK = {"stale": True, "missing_paths": ["/usr/bin/nvidia-cdi-hook"], "reasons": [problem("path-missing")]}
 NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
 # The changed parts, the ids of the findings, and the consequences that their texts list.
 ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
     # Without a driver, the specification is stale and the refresh fails.
-    ({"engines": [DOCKER_29], "gpus": {"problems": [problem("gpu-without-driver")]}, "toolkit__gpu": NO_DRIVER,
+    ({"engines": [DOCKER_29], "gpus": {"problems": [problem("driver-not-loaded")]}, "toolkit__gpu": NO_DRIVER,
       "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])],
       "cdi__problems": [problem("cdi-refresh-failed")]},
-     ["gpu-without-driver"],
+     ["driver-not-loaded"],
      f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service)."),
     # Podman needs only a specification, which needs the driver. Docker is not selected.
     ({"engines": [PODMAN, engine(selected=False, runtimes={}, live=None)], **UNDESCRIBED},
-     ["gpu-without-driver"], "gpus-not-configured (host)."),
+     ["driver-not-loaded"], "gpus-not-configured (host)."),
     # The refresh unit writes the specification when the driver is loaded.
     ({"engines": [BARE], **UNDESCRIBED, "cdi__refresh": {"enabled": True}},
-     ["gpu-without-driver"], "gpus-not-configured (host)."),
+     ["driver-not-loaded"], "gpus-not-configured (host)."),
     # Without it, and for an engine that registers runtimes, the driver is only one of two causes.
-    ({"engines": [BARE], **UNDESCRIBED}, ["gpu-without-driver", "gpus-not-configured"], ""),
+    ({"engines": [BARE], **UNDESCRIBED}, ["driver-not-loaded", "gpus-not-configured"], ""),
     # Another GPU has its driver, so the specification has another cause.
-    ({"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
-     ["cdi-stale", "gpu-without-driver"], ""),
+    ({"gpus__problems": [problem("driver-not-loaded")], "cdi__files": [spec(stale=True)]},
+     ["cdi-stale", "driver-not-loaded"], ""),
     # An update of the driver without a restart.
-    ({"gpus__problems": [problem("driver-modules-differ"), *LOST_GPU["reasons"], problem("x")],
+    ({"gpus__problems": [problem("driver-version-differs"), *LOST_GPU["reasons"], problem("x")],
       "gpus__devices": [LOST_GPU, {**LOST_GPU, "index": 1}], "cdi__files": [spec(stale=True)],
       "toolkit__reboot_required": True},
-     ["driver-library-differs", "x"],
-     f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host)."),
+     ["driver-version-differs", "x"],
+     f"cdi-stale ({SPEC}); gpu-unusable (gpu 0, gpu 1); reboot-required (host)."),
     # A file that cannot be read defines no runtime.
     ({"engines": [engine(problems=[BROKEN_FILE], runtimes={}, live=None, restart_required=True)], "cdi": NO_CDI},
      ["config-unreadable"], "gpus-not-configured (host); restart-pending (docker)."),
@@ -68,8 +68,8 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
       "cdi": NO_CDI},
      ["config-unreadable", "gpus-not-configured", "known-cve"], ""),
     # Programs of the toolkit, but no others.
-    ({"engines": [NO_PROGRAMS], **NO_TOOLKIT}, ["runtime-program-missing", "toolkit-missing"],
-     "default-runtime-program-missing (docker)."),
+    ({"engines": [NO_PROGRAMS], **NO_TOOLKIT}, ["runtime-missing", "toolkit-missing"],
+     "runtime-missing (docker)."),
     ({"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT}, ["toolkit-missing"], f"cdi-stale ({SPEC})."),
     ({"cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
       **NO_TOOLKIT},
@@ -110,7 +110,7 @@ ONE_STEP: list[tuple[dict[str, t.Any], str, list[str]]] = [
     ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}, "nvidia-container-runtime": {"version": "3"}}},
      "obsolete-package", ["toolkit"]),
     ({"toolkit__known_cves": OLD}, "known-cve", ["toolkit"]),
-    ({"toolkit__version_mismatches": ["A is 1.", "B is 2."]}, "toolkit-version-mismatch", ["toolkit"]),
+    ({"toolkit__version_mismatches": ["A is 1.", "B is 2."]}, "toolkit-inconsistent", ["toolkit"]),
     ({"toolkit__unsafe_settings": ["a is true.", "b is true."]}, "unsafe-setting", [CONFIG_FILE]),
     ({"toolkit__problems": [problem("setting-invalid", "a."), problem("setting-invalid", "b.")]},
      "setting-invalid", ["toolkit"]),
@@ -118,10 +118,13 @@ ONE_STEP: list[tuple[dict[str, t.Any], str, list[str]]] = [
     ({"toolkit__conflicting_sources": [*SOURCES, *ENTRIES]}, "conflicting-source",
      ["/etc/apt/a.list, /etc/apt/b.list", "/etc/apt/c.list"]),
     ({"gpus__devices": OFF_BUS}, "gpu-unusable", ["gpu 0, gpu 1, gpu 2"]),
+    # The MIG device has no other reason than its GPU.
+    ({"gpus__devices": [{**OFF_BUS[0], "mig_devices": [{**MIG, "reasons": OFF_BUS[0]["reasons"]}]}]},
+     "gpu-unusable", ["gpu 0"]),
     ({"gpus__devices": [gpu(index=number, mig_enabled=True) for number in (0, 1)]},
      "mig-without-devices", ["gpu 0, gpu 1"]),
     ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG_PART, {**MIG_PART, "index": 2}])]},
-     "mig-unusable", ["gpu 0, MIG 1, gpu 0, MIG 2"]),
+     "gpu-unusable", ["gpu 0, MIG 1, gpu 0, MIG 2"]),
     ({"cdi__files": [spec(), *(spec(path=f"/etc/cdi/{name}", valid=False) for name in "ab")]},
      "cdi-invalid", ["/etc/cdi/a, /etc/cdi/b"]),
     ({"cdi__files": [spec(path=f"/etc/cdi/{name}", stale=True, reasons=LIBRARIES[:1]) for name in "ab"]},
@@ -130,15 +133,15 @@ ONE_STEP: list[tuple[dict[str, t.Any], str, list[str]]] = [
      "cdi-unusual-content", ["/etc/cdi/a, /etc/cdi/b"]),
     ({"engines": [engine(version="25.0.3"), containerd(version="1.7.3")],
       "cdi__files": [spec(cdi_version="1.0.0")]},
-     "cdi-too-new", ["docker, containerd"]),
+     "cdi-unsupported", ["docker, containerd"]),
     ({"engines": [engine(), containerd()], "cdi__devices": {"nvidia.com/gpu=0": "/opt/cdi/a.yaml"}},
      "cdi-directory-not-read", ["docker, containerd"]),
     ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": SPEC, "nvidia.com/gpu=1": "/run/cdi/a.json"}},
      "cdi-refresh-missing", [f"/run/cdi/a.json, {SPEC}"]),
     ({"engines": [engine(), *USERS]}, "not-inspected", ["docker/rootless/ada, docker/rootless/bob"]),
-    ({"engines": [engine(runtimes=LOST, default_runtime="runc")]}, "runtime-program-missing", ["docker"]),
-    ({"engines": [engine(problems=[problem("key-duplicated", "a."), problem("key-duplicated", "b.")])]},
-     "key-duplicated", ["docker"]),
+    ({"engines": [engine(runtimes=LOST, default_runtime="runc")]}, "runtime-missing", ["docker"]),
+    ({"engines": [engine(problems=[problem("setting-defined-twice", "a."), problem("setting-defined-twice", "b.")])]},
+     "setting-defined-twice", ["docker"]),
     # Each engine has files and a daemon of its own.
     ({"engines": [engine(restart_required=True), containerd(restart_required=True)]},
      "restart-pending", ["containerd", "docker"]),

@@ -74,30 +74,29 @@ CONFLICTS = [
 # The files of a host, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     ({MAIN: KUBESPRAY}, "kubespray-owns-file", "warning", MAIN),
-    ({MAIN: main_file(), DROP_IN: snapshot()}, "drop-in-copies-settings", "warning", DROP_IN),
-    ({MAIN: main_file("x"), STRAY: small_drop_in()}, "drop-in-of-old-toolkit", "warning", STRAY),
-    ({MAIN: main_file() + runtime("nvidia", NVIDIA), DROP_IN: snapshot()}, "runtime-defined-twice", "warning", DROP_IN),
+    ({MAIN: main_file(), DROP_IN: snapshot()}, "legacy-file", "warning", DROP_IN),
+    ({MAIN: main_file("x"), STRAY: small_drop_in()}, "legacy-file", "warning", STRAY),
+    ({MAIN: main_file() + runtime("nvidia", NVIDIA), DROP_IN: snapshot()}, "setting-defined-twice", "warning", DROP_IN),
     ({MAIN: 'disabled_plugins = ["cri"]\n'}, "cri-disabled", "info", MAIN),
     ({DAEMON_JSON: '{"hosts": []}', UNIT: unit("-H fd://"), "/usr/bin/dockerd": ""},
-     "flag-conflict", "critical", DAEMON_JSON),
+     "setting-defined-twice", "critical", DAEMON_JSON),
     ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
-     "flag-conflict", "critical", DAEMON_JSON),
-    ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
-    ({CRIO_STRAY: CRIO_DROP_IN}, "drop-in-of-old-toolkit", "warning", CRIO_STRAY),
+     "setting-defined-twice", "critical", DAEMON_JSON),
+    ({CRIO_STRAY: CRIO_DROP_IN}, "legacy-file", "warning", CRIO_STRAY),
     ({CRIO_MAIN: RUNTIME, f"{CRIO_DIR}/99-nvidia.conf": RUNTIME},
-     "runtime-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
-    ({PID_FILE: "12\n"}, "gpu-operator-owns-toolkit", "warning", PID_FILE),
-    ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-leftovers", "info", "/usr/local/nvidia/toolkit"),
-    ({HOOK: HOOK_FILE, **PODMAN}, "legacy-oci-hook", "critical", HOOK),
-    ({HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN}, "legacy-oci-hook", "warning", HOOK),
-    ({HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-oci-hook", "critical", HOOK),
-    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}', **PODMAN}, "legacy-oci-hook", "critical", OWN_HOOK),
-    ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: HOOKS_DIR}, "legacy-oci-hook", "critical", OWN_HOOK),
+     "setting-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
+    ({PID_FILE: "12\n"}, "gpu-operator-toolkit", "warning", PID_FILE),
+    ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-toolkit", "info", "/usr/local/nvidia/toolkit"),
+    ({HOOK: HOOK_FILE, **PODMAN}, "legacy-file", "critical", HOOK),
+    ({HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN}, "legacy-file", "warning", HOOK),
+    ({HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-file", "critical", HOOK),
+    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}', **PODMAN}, "legacy-file", "critical", OWN_HOOK),
+    ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: HOOKS_DIR}, "legacy-file", "critical", OWN_HOOK),
     # The first one is replaced by the second, whose program exists.
     ({HOOK: HOOK_FILE.replace("/usr/bin/", "/opt/"), OWN_HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN},
-     "legacy-oci-hook", "warning", OWN_HOOK),
+     "legacy-file", "warning", OWN_HOOK),
 ]  # fmt: skip
 CASES += [
-    ({DAEMON_JSON: settings, UNIT: unit(flag)}, "flag-conflict", "critical", DAEMON_JSON)
+    ({DAEMON_JSON: settings, UNIT: unit(flag)}, "setting-defined-twice", "critical", DAEMON_JSON)
     for flag, settings in CONFLICTS
 ]

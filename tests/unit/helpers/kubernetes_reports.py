@@ -139,18 +139,18 @@ def log(restarts: int = 0, program: str | None = None) -> dict[str, t.Any]:
 
 # The strategies of the device plugin, the engine, and the id of the finding.
 STRATEGIES: list[tuple[list[str], dict[str, t.Any], str | None]] = [
-    (["envvar"], containerd("runc", nvidia=False, cdi=True), "plugin-needs-runtime"),
-    (["volume-mounts"], containerd("runc", nvidia=False, cdi=True), "plugin-needs-runtime"),
+    (["envvar"], containerd("runc", nvidia=False, cdi=True), "kubelet-engine-not-configured"),
+    (["volume-mounts"], containerd("runc", nvidia=False, cdi=True), "kubelet-engine-not-configured"),
     (["envvar"], containerd("runc", cdi=True), None),
     (["envvar"], containerd(cdi=True), None),
     (["envvar", "cdi-cri"], containerd("runc", nvidia=False, cdi=True), None),
-    (["cdi-cri"], containerd("runc", cdi=False), "plugin-needs-cdi"),
-    (["cdi-cri"], containerd(cdi=False), "plugin-needs-cdi"),
-    (["cdi-annotations"], containerd("runc", cdi=False), "plugin-needs-cdi"),
+    (["cdi-cri"], containerd("runc", cdi=False), "cdi-off"),
+    (["cdi-cri"], containerd(cdi=False), "cdi-off"),
+    (["cdi-annotations"], containerd("runc", cdi=False), "cdi-off"),
     (["cdi-annotations"], containerd(cdi=False), None),
     (["cdi-cri"], containerd("runc", nvidia=False, cdi=True), None),
     (["cdi-cri"], containerd("runc"), None),
     ([], containerd("runc", nvidia=False, cdi=True), None),
-    (["envvar"], crio(), "plugin-needs-runtime"),
+    (["envvar"], crio(), "kubelet-engine-not-configured"),
     (["envvar"], crio(recorded_files=[OWN_HOOK]), None),
 ]

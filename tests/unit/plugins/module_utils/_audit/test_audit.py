@@ -25,14 +25,12 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     CVE,
     DOCKER_29,
     KERNEL,
-    MIG,
     NEWER,
     NO_CDI,
     NO_TOOLKIT,
     NVIDIA,
     ONLY_BASE,
     PODMAN,
-    SHADOWED,
     SPEC,
     UNREAD,
     containerd,
@@ -45,8 +43,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     problem,
     spec,
 )
-
-DOCUMENTATION = (Path(__file__).parents[5] / "docs/audit.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -73,10 +69,7 @@ def test_a_healthy_host_has_no_findings(host: HostFS) -> None:
 def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: str, subject: str) -> None:
     found = [one for one in findings_of(host, healthy_host(**copy.deepcopy(parts))) if one["id"] == name]
     assert [(one["severity"], one["subject"]) for one in found] == [(severity, subject)]
-    assert found[0]["text"].endswith((".", ")"))
-    assert found[0]["advice"].endswith(".")
     assert list(found[0]) == ["severity", "id", "subject", "text", "advice"]
-    assert f"`{name}`" in DOCUMENTATION
 
 
 @pytest.mark.parametrize(
@@ -130,38 +123,32 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
         # A directory could not be read.
         ({"engines": [BARE], "cdi": {**NO_CDI, "problems": [problem("host-error")]}}, "gpus-not-configured"),
         # Kubernetes does not use this containerd.
-        ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
-        ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
+        ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "engine-not-responding"),
+        ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "engine-not-responding"),
         # Flags of the unit may define the runtime.
-        ({"engines": [engine(default_runtime="nvidia", runtimes={}, live=None)]}, "default-runtime-undefined"),
-        ({"engines": [containerd(default_runtime="nvidia", runtimes={})]}, "default-runtime-undefined"),
-        ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-program-missing"),
+        ({"engines": [engine(default_runtime="nvidia", runtimes={}, live=None)]}, "runtime-missing"),
+        ({"engines": [containerd(default_runtime="nvidia", runtimes={})]}, "runtime-missing"),
+        ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-missing"),
         ({"engines": [BARE]}, "gpus-not-configured"),
         ({"engines": [BARE], "cdi": None}, "gpus-not-configured"),
         ({"engines": [engine(live={"live_restore": False, "running_containers": 0})]}, "live-restore-off"),
         ({"engines": [engine(installed=False)], **NO_TOOLKIT}, "toolkit-missing"),
         ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "wsl"}}, "driver-not-loaded"),
         ({"gpus__modules": {}}, "uvm-not-loaded"),
-        ({"gpus__kernel": {**KERNEL, "has_modules": None, "module": None}}, "kernel-modules-removed"),
+        ({"gpus__kernel": {**KERNEL, "has_modules": None, "module": None}}, "reboot-required"),
         ({"gpus__kernel": {**KERNEL, "next_release": NEWER, "next_module": PLAIN_MODULE}},
          "next-kernel-without-driver"),
         # The driver of a container, such as that of NVIDIA's GPU operator, is not in the host's directories.
         ({"gpus__kernel": {**KERNEL, "next_release": NEWER, "module": None}}, "next-kernel-without-driver"),
-        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-missing"),
-        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-stopped"),
-        ({"gpus__services": fabric(version=None)}, "fabric-manager-version-differs"),
+        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-unusable"),
+        ({"gpus__services": fabric(version=None)}, "fabric-manager-unusable"),
         # The processes of the host are not visible in a container.
-        ({"gpus__services": fabric(program=None, version=None, running=None)}, "fabric-manager-missing"),
-        ({"gpus__services": fabric(running=None)}, "fabric-manager-stopped"),
+        ({"gpus__services": fabric(program=None, version=None, running=None)}, "fabric-manager-unusable"),
+        ({"gpus__services": fabric(running=None)}, "fabric-manager-unusable"),
         ({"gpus__devices": [gpu(vgpu=None)]}, "vgpu-not-licensed"),
         ({"gpus__devices": [gpu(vgpu={"product": "NVIDIA vPC", "licensed": True})]}, "vgpu-not-licensed"),
         ({"gpus__devices": [gpu(vgpu={"product": None, "licensed": None})]}, "vgpu-not-licensed"),
-        ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
-         "mig-unusable"),
-        ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
-        ({"cdi__conflicts": {"shadowed": {"x.com/y=0": ["/etc/cdi/y.json"]}},
-          "cdi__devices": {"nvidia.com/gpu=0": SPEC, "x.com/y=0": "/run/cdi/y.json"}}, "cdi-refresh-overrides"),
-        ({"cdi": {**NO_CDI, "refresh": {"service": "r.service", "enabled": False}}}, "cdi-refresh-off"),
+        ({"cdi": {**NO_CDI, "refresh": {"service": "r.service", "enabled": False}}}, "cdi-refresh-missing"),
         # The units of the host could not be read.
         ({"cdi__refresh": None, "cdi__problems": [problem("host-error")]}, "cdi-refresh-missing"),
         # The finding of the GPU has the problem.
@@ -213,8 +200,9 @@ def test_files_that_engines_do_not_read(
     tmp_path: Path, reader: dict[str, t.Any], paths: dict[str, int], expected: list[tuple[str, str, str]]
 ) -> None:
     found = findings_of(host_with_specifications(tmp_path, paths), parts_with_specifications(reader, expected))
-    ids = ("cdi-not-readable", "cdi-file-ignored", "cdi-directory-linked")
-    assert [(one["id"], one["subject"], one["severity"]) for one in found if one["id"] in ids] == expected
+    assert [
+        (one["id"], one["subject"], one["severity"]) for one in found if one["id"] == "cdi-file-ignored"
+    ] == expected
 
 
 def test_links_between_directories_are_followed(host: HostFS, tmp_path: Path) -> None:
@@ -262,7 +250,8 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
         toolkit__conflicting_sources=[source],
     )
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
-    text = found["cdi-shadowed", "/etc/cdi/a.json, /etc/cdi/b.json"]
+    text = found["cdi-conflict", "/etc/cdi/a.json, /etc/cdi/b.json"]
+    assert f"also defines them: {SPEC}." in text
     assert "nvidia.com/gpu=0" in text
     assert "nvidia.com/gpu=1" in text
     assert "not all specifications of the GPUs" in found["docker-needs-cdi", "docker"]
@@ -308,7 +297,7 @@ def test_advice_for_a_specification(
 @pytest.mark.parametrize("conflict", ["unresolvable", "shadowed"])
 def test_advice_for_files_with_the_same_devices(host: HostFS, conflict: str, device: str, expected: str) -> None:
     conflicts = {conflict: {device: ["/etc/cdi/a.json", "/etc/cdi/b.json"]}}
-    (found,) = [one for one in findings_of(host, healthy_host(cdi__conflicts=conflicts)) if conflict in one["id"]]
+    (found,) = findings_of(host, healthy_host(cdi__conflicts=conflicts))
     assert found["advice"] == expected
 
 
@@ -323,7 +312,7 @@ def test_advice_for_files_with_the_same_devices(host: HostFS, conflict: str, dev
          "cdi-refresh-missing", "nvidia_cdi_path below /etc/cdi"),
         ({"engines": [{**PODMAN, "version": "3.4.4"}]}, "cdi-unsupported", "Use a newer release."),
         # docs/security.md explains why no advice completes packages of other vendors.
-        ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
+        ({"toolkit__problems": [problem("toolkit-inconsistent")]}, "toolkit-inconsistent", "and no others."),
     ],
 )  # fmt: skip
 def test_advice_works_on_the_host(host: HostFS, parts: dict[str, t.Any], name: str, expected: str) -> None:
@@ -359,7 +348,7 @@ def test_without_root_one_finding_names_unreadable_files() -> None:
             found = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         finally:
             os.seteuid(0)
-    assert [(one["id"], one["subject"]) for one in found] == [("x", "docker"), ("not-root", "host")]
+    assert [(one["id"], one["subject"]) for one in found] == [("x", "docker"), ("permission-denied", "host")]
     text = found[1]["text"]
     assert " user 65534," in text
     assert " /var/lib/gpufleet-nvidia/state, /var/lib/kubelet, /etc/docker/daemon.json, /run/docker.sock. " in text

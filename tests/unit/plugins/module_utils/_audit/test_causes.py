@@ -52,7 +52,7 @@ def test_a_missing_runtime_of_another_vendor_is_no_cause(host: HostFS) -> None:
     runtimes = {"nvidia": NVIDIA, "kata": "/opt/kata/bin/kata-runtime"}
     engines = [kubernetes_reports.containerd(runtimes=runtimes)]
     found = findings_of(host, kubernetes_reports.parts(engines=engines, **kubernetes_reports.FAILING))
-    assert {one["id"] for one in found} >= {"runtime-program-missing", "device-plugin-missing"}
+    assert {one["id"] for one in found} >= {"runtime-missing", "device-plugin-not-serving"}
 
 
 @pytest.mark.parametrize(("parts", "name", "subjects"), ONE_STEP)
@@ -130,7 +130,7 @@ def test_gpus_with_the_same_reasons_are_one_finding(host: HostFS) -> None:
     parts = healthy_host(gpus__devices=[*broken, gpu(index=7, mig_enabled=True, mig_devices=mig)])
     assert [(one["id"], one["subject"]) for one in findings_of(host, parts)] == [
         ("gpu-unusable", "gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more"),
-        ("mig-without-capability", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
+        ("device-node-missing", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
     ]
 
 
@@ -172,8 +172,8 @@ def test_podman_needs_no_runtime(host: HostFS, selected: list[bool], reason: str
 
 def test_no_device_plugin_works_without_a_driver(host: HostFS) -> None:
     parts = kubernetes_reports.parts(**kubernetes_reports.FAILING)
-    assert "device-plugin-missing" in {one["id"] for one in findings_of(host, parts)}
-    parts["gpus"].update(driver_version=None, devices=[], problems=[problem("gpu-without-driver")])
+    assert "device-plugin-not-serving" in {one["id"] for one in findings_of(host, parts)}
+    parts["gpus"].update(driver_version=None, devices=[], problems=[problem("driver-not-loaded")])
     found = findings_of(host, {**parts, "toolkit": {"gpu": {"present": True}}})
-    assert [one["id"] for one in found if one["id"].startswith(("device", "gpu"))] == ["gpu-without-driver"]
-    assert "device-plugin-missing (" in found[0]["text"]
+    assert [one["id"] for one in found if one["id"].startswith("d")] == ["driver-not-loaded"]
+    assert "device-plugin-not-serving (" in found[0]["text"]

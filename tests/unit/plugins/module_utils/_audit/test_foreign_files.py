@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import typing as t
-from pathlib import Path
 
 import pytest
 
@@ -48,8 +47,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.report import Finding
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 
-DOCUMENTATION = (Path(__file__).parents[5] / "docs/audit.md").read_text(encoding="utf-8")
-
 
 def found(tree: Tree, parts: t.Any = None) -> list[Finding]:
     return foreign_files_of(tree.host(), HostFacts(parts))
@@ -60,9 +57,6 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
     create(tree, files)
     hits = [one for one in found(tree) if one.id == name]
     assert [(one.severity, one.subject) for one in hits] == [(severity, subject)]
-    assert hits[0].text.endswith(".")
-    assert hits[0].advice.endswith(".")
-    assert f"`{name}`" in DOCUMENTATION
 
 
 @pytest.mark.parametrize(
@@ -73,24 +67,24 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
         ({MAIN: KUBESPRAY.replace("oom_score = 0", "")}, "kubespray-owns-file"),
         ({MAIN: KUBESPRAY.replace("cri-base.json", "other.json")}, "kubespray-owns-file"),
         ({MAIN: KUBESPRAY.replace("max_container_log_line_size", "x")}, "kubespray-owns-file"),
-        ({MAIN: main_file(), DROP_IN: small_drop_in()}, "drop-in-copies-settings"),
-        ({MAIN: main_file(imports=""), DROP_IN: snapshot()}, "drop-in-copies-settings"),
+        ({MAIN: main_file(), DROP_IN: small_drop_in()}, "legacy-file"),
+        ({MAIN: main_file(imports=""), DROP_IN: snapshot()}, "legacy-file"),
         # The file of a person, with a setting that the main file lacks.
-        ({MAIN: main_file(), DROP_IN: small_drop_in() + runtime("kata", "/x")}, "drop-in-copies-settings"),
-        ({MAIN: main_file(), DROP_IN: "version = 2\n" + runtime("kata", "/usr/bin/kata")}, "runtime-defined-twice"),
+        ({MAIN: main_file(), DROP_IN: small_drop_in() + runtime("kata", "/x")}, "legacy-file"),
+        ({MAIN: main_file(), DROP_IN: "version = 2\n" + runtime("kata", "/usr/bin/kata")}, "setting-defined-twice"),
         ({MAIN: main_file() + runtime("kata", "/x"), DROP_IN: small_drop_in() + runtime("kata", "/y")},
-         "runtime-defined-twice"),
-        ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "flag-conflict"),
-        ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "flag-conflict"),
-        ({DAEMON_JSON: '{"proxies": {"http-proxy": "x"}}', UNIT: unit("--no-proxy=x")}, "flag-conflict"),
+         "setting-defined-twice"),
+        ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "setting-defined-twice"),
+        ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "setting-defined-twice"),
+        ({DAEMON_JSON: '{"proxies": {"http-proxy": "x"}}', UNIT: unit("--no-proxy=x")}, "setting-defined-twice"),
         # The operator's validator uses it, and other pods of the operator wait for its files.
-        ({"/run/nvidia/validations": None}, "gpu-operator-leftovers"),
+        ({"/run/nvidia/validations": None}, "gpu-operator-toolkit"),
         ({"/usr/local/nvidia/toolkit.versions/1": None, "/usr/local/nvidia/toolkit": "@toolkit.versions/1"},
-         "gpu-operator-leftovers"),
-        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-oci-hook"),
-        ({HOOK: HOOK_FILE, OWN_HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-oci-hook"),
-        ({HOOK: HOOK_FILE}, "legacy-oci-hook"),
-        ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-oci-hook"),
+         "gpu-operator-toolkit"),
+        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-file"),
+        ({HOOK: HOOK_FILE, OWN_HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-file"),
+        ({HOOK: HOOK_FILE}, "legacy-file"),
+        ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-file"),
     ],
 )  # fmt: skip
 def test_no_false_finding(tree: Tree, files: dict[str, str | None], name: str) -> None:
@@ -101,7 +95,7 @@ def test_no_false_finding(tree: Tree, files: dict[str, str | None], name: str) -
 
 def test_changed_settings_are_named_without_values(tree: Tree) -> None:
     create(tree, {MAIN: main_file("registry/user:secret@pause"), DROP_IN: snapshot()})
-    (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
+    (one,) = [one for one in found(tree) if one.id == "legacy-file"]
     assert "Changes of sandbox_image, containerd.default_runtime_name in" not in one.text
     assert "Changes of sandbox_image in the main file have no effect." in one.text
     assert "secret" not in one.text
@@ -111,7 +105,7 @@ def test_advice_for_a_copy_of_settings(tree: Tree) -> None:
     """purge_legacy removes only a file without content of a person, and without which no setting changes."""
     for image, text, advised in (("3.9", "", True), ("3.9", "# mine\n", False), ("3.8", "", False)):
         create(tree, {MAIN: main_file(), DROP_IN: snapshot(f"registry.k8s.io/pause:{image}") + text})
-        (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
+        (one,) = [one for one in found(tree) if one.id == "legacy-file"]
         assert ("nvidia_runtime_purge_legacy" in one.advice) is advised
 
 
@@ -127,7 +121,7 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
             **PODMAN,
         },
     )
-    assert {"drop-in-copies-settings", "legacy-oci-hook", "drop-in-of-old-toolkit"} <= {one.id for one in found(tree)}
+    assert [one.subject for one in found(tree) if one.id == "legacy-file"] == [DROP_IN, STRAY, CRIO_STRAY, HOOK]
     for path in (DROP_IN, HOOK, STRAY, CRIO_STRAY):
         record = OriginalFile("containerd", path, None, 0, 0, 0o644)
         tree.file(record_path("containerd", path), record.to_bytes())
@@ -137,9 +131,9 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
 def test_stopped_gpu_operator(tree: Tree) -> None:
     create(tree, {PID_FILE: "4711", "/usr/local/nvidia/toolkit": None, "/proc/1": None})
     live = HostFS(str(tree.path), live=True)
-    assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-leftovers"]
+    assert [one.severity for one in foreign_files_of(live, HostFacts({}))] == ["info"]
     create(tree, {"/proc/4711": None})
-    assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-owns-toolkit"]
+    assert [one.severity for one in foreign_files_of(live, HostFacts({}))] == ["warning"]
 
 
 def test_the_directory_of_the_gpu_operator_in_use(tree: Tree) -> None:
@@ -191,7 +185,7 @@ def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatc
         return read(host, path, most)
 
     monkeypatch.setattr(HostFS, "read", refuse)
-    assert [one.id for one in found(tree)] == ["legacy-oci-hook"]
+    assert [one.id for one in found(tree)] == ["legacy-file"]
 
 
 def test_a_hook_names_the_engines_that_run_it(tree: Tree) -> None:

@@ -94,10 +94,10 @@ def test_other_resources_of_the_domain(tmp_path: Path) -> None:
     hostdev = resource("nvidia.com/hostdev", ("0000:08:00.2",), held=("0000:08:00.3",))
     given = {**NOTHING, "resources": [hostdev], "device_plugins": [socket(None)]}
     assert ids(tmp_path, dra_drivers=[driver(True)], **given) == []
-    assert ids(tmp_path, **given) == [("device-plugin-missing", "info")]
+    assert ids(tmp_path, **given) == [("device-plugin-not-serving", "info")]
     # A resource with another name whose devices are all unhealthy is known by the socket of the plugin.
     renamed = resource("nvidia.com/a100", (), recorded=[])
-    assert ids(tmp_path, resources=[renamed]) == [("device-unhealthy", "critical")]
+    assert ids(tmp_path, resources=[renamed]) == [("devices-not-offered", "critical")]
 
 
 # -- the kubelet and its engine --------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_other_resources_of_the_domain(tmp_path: Path) -> None:
 
 def test_a_stopped_kubelet(tmp_path: Path) -> None:
     found = findings(tmp_path, running=False, pid=None)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("kubelet-not-running", "warning")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("kubelet-not-responding", "warning")]
     assert "journal" in found[0]["advice"]
     assert ids(tmp_path, running=None) == []
     # It was never set up.
@@ -132,14 +132,14 @@ def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
     ]
     assert "The runtime is registered for docker instead." in found[0]["text"]
     # The missing plugin is a consequence.
-    assert "device-plugin-missing" in found[0]["text"]
+    assert "device-plugin-not-serving" in found[0]["text"]
 
 
 def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
     engines = [containerd("runc", nvidia=False, cdi=True)]
     assert ids(tmp_path, engines=engines) == []
     found = findings(tmp_path, engines=engines, **FAILING)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("pod-without-runtime", "critical")]
     # A RuntimeClass needs the runtime first.
     assert "runtimeClassName" not in found[0]["advice"]
     # CRI-O always uses CDI, and does not report it.
@@ -147,7 +147,7 @@ def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
 
 
 def test_the_hook_of_crio_needs_no_runtime(tmp_path: Path) -> None:
-    for files, expected in (([], "device-plugin-without-nvml"), ([OWN_HOOK], "device-plugin-missing")):
+    for files, expected in (([], "pod-without-runtime"), ([OWN_HOOK], "device-plugin-not-serving")):
         found = ids(tmp_path, engines=[crio(recorded_files=files)], **FAILING)
         assert found == [(expected, "critical")]
 
@@ -169,22 +169,22 @@ def test_an_unknown_engine(tmp_path: Path) -> None:
 def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
     engines = [containerd("runc")]
     found = findings(tmp_path, engines=engines, **FAILING)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("pod-without-runtime", "critical")]
     assert "device plugin (nvidia/plugin-x7k2p)" in found[0]["text"]
     assert "did you set the docker default runtime to `nvidia`?" in found[0]["text"]
     assert "containerd starts the containers of a pod with runc unless" in found[0]["text"]
     assert "runtimeClassName: nvidia" in found[0]["advice"]
     waiting = {**NOTHING, "plugin_processes": [process()]}
-    assert ids(tmp_path, engines=engines, **waiting) == [("device-plugin-without-nvml", "critical")]
+    assert ids(tmp_path, engines=engines, **waiting) == [("pod-without-runtime", "critical")]
     # A node without a device plugin, such as one whose pods select GPUs by the RuntimeClass alone.
-    assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-missing", "info")]
+    assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-not-serving", "info")]
     # What the kubelet offers is unknown, for example because the audit does not run as root.
     assert ids(tmp_path, engines=engines, source=None, **FAILING) == []
     # Its pod selects the runtime: there are devices, a plugin with GPUs that has not registered, or a DRA driver.
     assert ids(tmp_path, engines=engines) == []
     assert ids(tmp_path, engines=engines, **{**FAILING, "dra_drivers": [driver(True)]}) == []
     listening = {**FAILING, "device_plugins": [socket()]}
-    assert ids(tmp_path, engines=engines, **listening) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, engines=engines, **listening) == [("device-plugin-not-serving", "critical")]
 
 
 @pytest.mark.parametrize("nvidia", [True, False])
@@ -196,23 +196,23 @@ def test_a_plugin_that_had_registered_has_loaded_nvml(
     given = {"resources": [resource(devices=(), recorded=[A, B])], "device_plugins": []}
     engines = [containerd("runc", nvidia=nvidia, cdi=True)]
     found = findings(tmp_path, engines=engines, plugin_processes=processes, **given)
-    assert [finding["id"] for finding in found] == ["device-plugin-not-registered"]
+    assert [finding["id"] for finding in found] == ["device-plugin-not-serving"]
     # The libraries of the driver are gone.
     problem = {"code": "driver-library-missing", "message": "There is no libnvidia-ml.so.1 below /."}
     found = findings(tmp_path, engines=engines, gpus={**gpus(), "problems": [problem]}, **given)
     assert [(finding["id"], finding["severity"]) for finding in found] == [("driver-library-missing", "critical")]
-    assert "device-plugin-not-registered" in found[0]["text"]
+    assert "device-plugin-not-serving" in found[0]["text"]
     assert "Install" in found[0]["advice"]
     assert "nvidia_cdi_driver_root" in found[0]["advice"]
 
 
 def test_a_plugin_that_ends_again_and_again(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, **FAILING, plugin_logs=[log(7)])
-    assert (found["id"], found["severity"]) == ("device-plugin-missing", "critical")
+    assert (found["id"], found["severity"]) == ("device-plugin-not-serving", "critical")
     assert "/7.log" in found["advice"]
     lost = {"resources": [resource(devices=(), recorded=[A])], "device_plugins": [], "plugin_processes": []}
     (found,) = findings(tmp_path, **lost, plugin_logs=[log(7)])
-    assert found["id"] == "device-plugin-not-registered"
+    assert found["id"] == "device-plugin-not-serving"
     assert "/7.log" in found["advice"]
     # It runs, so a restart may help.
     (found,) = findings(tmp_path, **{**lost, "plugin_processes": [process()]}, plugin_logs=[log(7)])
@@ -221,19 +221,18 @@ def test_a_plugin_that_ends_again_and_again(tmp_path: Path) -> None:
 
 def test_a_plugin_in_a_sandbox_from_before_the_default(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, **FAILING, plugin_logs=[log(7, "/usr/bin/runc")])
-    assert (found["id"], found["severity"]) == ("device-plugin-old-sandbox", "critical")
+    assert (found["id"], found["severity"]) == ("pod-without-runtime", "critical")
     assert "Delete the pod" in found["advice"]
     assert "set_as_default" not in found["advice"]
-    assert ids(tmp_path, **FAILING, plugin_logs=[log(7, NVIDIA)]) == [("device-plugin-missing", "critical")]
+    assert ids(tmp_path, **FAILING, plugin_logs=[log(7, NVIDIA)]) == [("device-plugin-not-serving", "critical")]
 
 
 @pytest.mark.parametrize(("strategies", "engine", "expected"), STRATEGIES)
 def test_strategies_and_what_the_engine_can_add(
     tmp_path: Path, strategies: list[str], engine: dict[str, t.Any], expected: str | None
 ) -> None:
-    found = {row[0]: row[1] for row in ids(tmp_path, engines=[engine], device_list_strategies=strategies)}
-    assert found.get(expected or "plugin-needs", "critical") == "critical"
-    assert [name for name in found if name.startswith("plugin-needs")] == ([expected] if expected else [])
+    found = ids(tmp_path, engines=[engine], device_list_strategies=strategies)
+    assert found == ([(expected, "critical")] if expected else [])
 
 
 @pytest.mark.parametrize("flavor", ["system", "k3s"])
@@ -242,8 +241,8 @@ def test_what_switches_cdi_on(tmp_path: Path, flavor: str) -> None:
     found = {
         row["id"]: row["advice"] for row in findings(tmp_path, engines=engines, device_list_strategies=["cdi-cri"])
     }
-    assert ("Upgrade K3s" in found["plugin-needs-cdi"]) is (flavor == "k3s")
-    assert ("nvidia_runtime_enable_cdi" in found["plugin-needs-cdi"]) is (flavor == "system")
+    assert ("Upgrade K3s" in found["cdi-off"]) is (flavor == "k3s")
+    assert ("nvidia_runtime_enable_cdi" in found["cdi-off"]) is (flavor == "system")
 
 
 @pytest.mark.parametrize("default", ["nvidia", "runc"])
@@ -299,9 +298,9 @@ def test_a_broken_engine_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_no_plugin(tmp_path: Path) -> None:
-    assert ids(tmp_path, **NOTHING) == [("device-plugin-missing", "info")]
+    assert ids(tmp_path, **NOTHING) == [("device-plugin-not-serving", "info")]
     found = findings(tmp_path, **FAILING)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-missing", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-not-serving", "critical")]
     assert "delete the pod" in found[0]["advice"]
     assert "no process of NVIDIA's plugin runs. Its pods on this node: nvidia/plugin-x7k2p." in found[0]["text"]
     waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [process(41)]})
@@ -313,10 +312,10 @@ def test_a_dead_plugin(tmp_path: Path, state: dict[str, t.Any]) -> None:
     given = {"resources": [resource(devices=(), recorded=[A, B], held=(A,))], "device_plugins": [state]}
     found = findings(tmp_path, **given)
     assert [(finding["id"], finding["severity"], finding["subject"]) for finding in found] == [
-        ("device-plugin-dead", "critical", GPU)
+        ("device-plugin-not-serving", "critical", GPU)
     ]
     # The kubelet has not noticed it yet.
-    assert ids(tmp_path, device_plugins=[state]) == [("device-plugin-dead", "critical")]
+    assert ids(tmp_path, device_plugins=[state]) == [("device-plugin-not-serving", "critical")]
     assert ids(tmp_path, device_plugins=[socket(listens=None, answers=None)]) == []
 
 
@@ -325,11 +324,12 @@ def test_a_socket_that_a_killed_plugin_has_left(tmp_path: Path) -> None:
     assert ids(tmp_path, device_plugins=left) == []
     # Pods hold its devices.
     both = [resource(), resource(MIG, (), held=(M1,))]
-    assert ids(tmp_path, resources=both, device_plugins=left) == [("device-plugin-dead", "critical")]
+    assert ids(tmp_path, resources=both, device_plugins=left) == [("device-plugin-not-serving", "critical")]
 
 
 def test_a_dead_dra_driver(tmp_path: Path) -> None:
-    assert ids(tmp_path, **{**NOTHING, "dra_drivers": [driver(False, False)]}) == [("device-plugin-dead", "critical")]
+    stopped = {**NOTHING, "dra_drivers": [driver(False, False)]}
+    assert ids(tmp_path, **stopped) == [("device-plugin-not-serving", "critical")]
     # A rolling update leaves the sockets of the old pod.
     assert ids(tmp_path, **{**NOTHING, "dra_drivers": [driver(False, True)]}) == []
     assert ids(tmp_path, dra_drivers=[driver(False, name="csi.example.com")]) == []
@@ -338,23 +338,23 @@ def test_a_dead_dra_driver(tmp_path: Path) -> None:
 def test_a_lost_registration(tmp_path: Path) -> None:
     # The kubelet has restarted: its checkpoint has the devices from before.
     lost = {"resources": [resource(devices=(), recorded=[A, B])], "device_plugins": []}
-    assert ids(tmp_path, **lost) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, **lost) == [("device-plugin-not-serving", "critical")]
     lost["device_plugins"] = [socket()]
-    assert ids(tmp_path, **lost) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, **lost) == [("device-plugin-not-serving", "critical")]
     # Without the API only the missing socket shows it.
-    assert ids(tmp_path, source="checkpoint", device_plugins=[]) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, source="checkpoint", device_plugins=[]) == [("device-plugin-not-serving", "critical")]
     assert ids(tmp_path, source="checkpoint") == []
     # The checkpoint was lost, and pods still hold devices.
     held = [resource(devices=(), recorded=None, held=(A,))]
-    assert ids(tmp_path, resources=held, device_plugins=[]) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, resources=held, device_plugins=[]) == [("device-plugin-not-serving", "critical")]
 
 
 def test_several_plugins(tmp_path: Path) -> None:
     found = findings(tmp_path, plugin_processes=[process(41), process(42)])
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-duplicate", "warning")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("gpu-offered-twice", "warning")]
     assert "processes 41, 42" in found[0]["text"]
     found = findings(tmp_path, dra_drivers=[driver(True)])
-    assert [(finding["id"], finding["subject"]) for finding in found] == [("device-plugin-duplicate", "gpu.nvidia.com")]
+    assert [(finding["id"], finding["subject"]) for finding in found] == [("gpu-offered-twice", "gpu.nvidia.com")]
     assert findings(tmp_path, dra_drivers=[driver(True, name="compute-domain.nvidia.com")]) == []
 
 
@@ -369,22 +369,22 @@ def test_several_plugins(tmp_path: Path) -> None:
 def test_a_gpu_in_two_resources(
     tmp_path: Path, devices: tuple[dict[str, t.Any], ...], resources: list[dict[str, t.Any]]
 ) -> None:
-    assert ids(tmp_path, gpus=gpus(*devices), resources=resources) == [("device-offered-twice", "warning")]
+    assert ids(tmp_path, gpus=gpus(*devices), resources=resources) == [("gpu-offered-twice", "warning")]
 
 
 def test_a_gpu_and_its_mig_device(tmp_path: Path) -> None:
     given = {"gpus": gpus(gpu(A, M1)), "resources": [resource(GPU, (A,)), resource(MIG, (M1,))]}
     found = findings(tmp_path, **given)
-    assert [finding["id"] for finding in found] == ["device-plugin-mig-differs"]
-    assert "device-offered-twice" in found[0]["text"]
+    assert [finding["id"] for finding in found] == ["device-plugin-outdated"]
+    assert "gpu-offered-twice" in found[0]["text"]
 
 
 def test_a_plugin_from_before_the_driver(tmp_path: Path) -> None:
     early = {"plugin_processes": [process(before=True)]}
-    assert ids(tmp_path, **early) == [("device-plugin-older-than-driver", "warning")]
+    assert ids(tmp_path, **early) == [("device-plugin-outdated", "warning")]
     found = findings(tmp_path, **{**NOTHING, **early})
-    assert [finding["id"] for finding in found] == ["device-plugin-older-than-driver"]
-    assert "device-plugin-missing" in found[0]["text"]
+    assert [finding["id"] for finding in found] == ["device-plugin-outdated"]
+    assert "device-plugin-not-serving" in found[0]["text"]
     assert ids(tmp_path, plugin_processes=[process(before=None)]) == []
 
 
@@ -401,34 +401,35 @@ def test_a_device_that_is_not_offered(tmp_path: Path) -> None:
 
 def test_a_device_that_pods_hold_and_that_is_not_offered(tmp_path: Path) -> None:
     found = findings(tmp_path, resources=[resource(devices=(A,), held=(A, B))])
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-unhealthy", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("devices-not-offered", "critical")]
     assert f": {B}." in found[0]["text"]
     assert "Xid" in found[0]["advice"]
 
 
 def test_a_plugin_without_a_healthy_device(tmp_path: Path) -> None:
     given = {"resources": [resource(devices=(), recorded=[])]}
-    assert ids(tmp_path, **given) == [("device-unhealthy", "critical")]
+    assert ids(tmp_path, **given) == [("devices-not-offered", "critical")]
     # Pods still hold one of them.
-    assert ids(tmp_path, resources=[resource(devices=(), recorded=[], held=(A,))]) == [("device-unhealthy", "critical")]
+    held = [resource(devices=(), recorded=[], held=(A,))]
+    assert ids(tmp_path, resources=held) == [("devices-not-offered", "critical")]
     # The empty entry of a plugin that was removed disappears after five minutes.
     assert ids(tmp_path, device_plugins=[], **given) == []
 
 
 def test_mig_mode_changed_after_the_plugin_started(tmp_path: Path) -> None:
     found = findings(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), resources=[resource(devices=(A, B))])
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-outdated", "critical")]
     assert f"The kubelet offers {A} as whole GPUs" in found[0]["text"]
     assert ids(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), running=None) == []
     # MIG mode without MIG devices.
     found = findings(tmp_path, gpus=gpus(gpu(A, mig=True), gpu(B)), resources=[resource(devices=(A, B))])
-    assert [finding["id"] for finding in found] == ["device-plugin-mig-differs", "mig-without-devices"]
+    assert [finding["id"] for finding in found] == ["device-plugin-outdated", "mig-without-devices"]
 
 
 def test_mig_devices_changed_after_the_plugin_started(tmp_path: Path) -> None:
     given: dict[str, t.Any] = {"gpus": gpus(gpu(A, M2)), "resources": [resource(MIG, (M1,))]}
     found = findings(tmp_path, **given)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-outdated", "critical")]
     assert f"that the driver does not have: {M1}." in found[0]["text"]
     assert "devices-not-offered" in found[0]["text"]
     # Without NVML the UUIDs of MIG devices are unknown.
@@ -442,12 +443,12 @@ def test_mig_devices_changed_after_the_plugin_started(tmp_path: Path) -> None:
 
 def test_problems_of_the_part(tmp_path: Path) -> None:
     problems = [
-        {"code": "pod-resources-not-responding", "message": "No answer."},
+        {"code": "kubelet-not-responding", "message": "No answer."},
         {"code": "file-invalid", "message": "Damaged."},
         {"code": "permission-denied", "message": "Denied."},
     ]
     assert {finding["id"]: finding["severity"] for finding in findings(tmp_path, problems=problems)} == {
-        "pod-resources-not-responding": "warning",
+        "kubelet-not-responding": "warning",
         "inspection-incomplete": "warning",
         "permission-denied": "warning",
     }

@@ -63,7 +63,7 @@ NODES: list[dict[str, t.Any]] = [
         gpus=kubernetes.gpus(kubernetes.gpu(A, M1)),
         resources=[kubernetes.resource(MIG, (M1,)), kubernetes.resource(devices=(), recorded=None, held=(A,))],
     ),
-    NODE(problems=[{"code": "pod-resources-not-responding", "message": "The kubelet does not answer on /x: No."}]),
+    NODE(problems=[{"code": "kubelet-not-responding", "message": "The kubelet does not answer on /x: No."}]),
 ]
 # Several files or items of one kind.
 SEVERAL: list[dict[str, str | None]] = [
@@ -168,8 +168,8 @@ def test_texts_about_files(tree: Tree, files: dict[str, str | None]) -> None:
 
 
 def test_every_finding_has_a_case(empty: HostFS, tmp_path: Path) -> None:
-    """The report of the playbook adds the first two, and a task of another user the third."""
-    seen = {"host-unreachable", "inspection-failed", "not-root"}
+    """The report of the playbook adds the first two."""
+    seen = {"host-unreachable", "inspection-failed"}
     seen.update(one["id"] for parts in REPORTS for one in findings_of(empty, parts))
     for number, files in enumerate(TREES):
         tree = Tree(tmp_path / str(number))

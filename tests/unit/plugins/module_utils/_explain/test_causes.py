@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
 
 BY_CDI, BY_VARIABLE = container(by_cdi("nvidia.com/gpu=0")), container(by_variable(ALL))
 # Findings in another order than that of causes: by a pod, the toolkit, CDI, and the host.
-POD, TOOLKIT, SPECIFICATION, HOST = "device-plugin-missing", "toolkit-missing", "cdi-stale", "driver-not-loaded"
+POD, TOOLKIT, SPECIFICATION, HOST = "device-plugin-not-serving", "toolkit-missing", "cdi-stale", "driver-not-loaded"
 TOOLKITS = (TOOLKIT, "hook-missing")
 IDS = (POD, TOOLKIT, SPECIFICATION, HOST)
 

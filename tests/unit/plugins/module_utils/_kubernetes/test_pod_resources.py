@@ -90,7 +90,7 @@ def test_an_invalid_answer_is_a_problem(root: Path, answers: dict[str, bytes | s
     with node.serves(SOCKET, **answers):
         found = node.described()
     assert (found["source"], found["resources"][0]["allocatable"]) == ("checkpoint", ["GPU-a"])
-    assert [problem["code"] for problem in found["problems"]] == ["pod-resources-not-responding"]
+    assert [problem["code"] for problem in found["problems"]] == ["kubelet-not-responding"]
 
 
 def test_a_kubelet_that_never_answers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_a_kubelet_that_never_answers(root: Path, monkeypatch: pytest.MonkeyPatc
     with node.serves(SOCKET, GetAllocatableResources=None):
         found = node.described()
     assert found["source"] == "checkpoint"
-    assert [problem["code"] for problem in found["problems"]] == ["pod-resources-not-responding"]
+    assert [problem["code"] for problem in found["problems"]] == ["kubelet-not-responding"]
 
 
 def test_a_socket_without_a_listener(root: Path) -> None:

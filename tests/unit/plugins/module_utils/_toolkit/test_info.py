@@ -447,7 +447,7 @@ def test_reports_half_installed_packages(tree: Tree) -> None:
     tree.install(status="install ok half-configured")
     found = tree.describe()
     assert found["packages"]["libnvidia-container1"]["version"] == "1.19.0-1"
-    (half,) = [one["message"] for one in found["problems"] if one["code"] == "package-half-installed"]
+    (half,) = [one["message"] for one in found["problems"] if one["code"] == "toolkit-inconsistent"]
     assert all(name in half for name in PACKAGES)
 
 
