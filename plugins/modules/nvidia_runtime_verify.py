@@ -82,10 +82,9 @@ options:
         host, and the running daemon must report the runtime and run with the settings of the files.
       - V(engine) starts a container without a GPU through the runtime, which also works on hosts without a GPU.
         C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
-      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime or the engine
-        uses CDI, it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. If
-        the engine uses CDI without the runtime, the toolkit is not checked. V(gpu) then starts a container with all
-        GPUs, and fails unless the container sees each GPU and MIG device of the host.
+      - V(gpu) checks the driver and its device nodes. If the runtime or the engine uses CDI, it also checks for a
+        specification of C(nvidia.com/gpu) that engines load and that fits the host. V(gpu) then starts a container with
+        all GPUs, and fails unless the container sees each GPU and MIG device of the host.
       - A container is only started if no previous check fails.
     type: str
     choices: [config, engine, gpu]
@@ -130,13 +129,6 @@ options:
         not compared with those of the host.
     type: list
     elements: str
-  runtime_dir:
-    description:
-      - Directory with the programs of the NVIDIA Container Toolkit, for O(level=gpu). The usual directories are
-        searched too.
-      - When left out, the directory of the program that is registered as O(runtime_name).
-      - C(.config/nvidia-container-runtime/config.toml) in it has precedence over the one in C(/etc).
-    type: path
   config_path:
     description: The engine's configuration file. When left out, the one that its unit uses.
     type: path
@@ -221,8 +213,7 @@ RETURN = r"""
 checks:
   description:
     - The results of the checks, in the order in which they depend on each other.
-    - The checks are C(driver), C(device nodes), C(toolkit), C(config.toml), C(engine file), C(live engine), C(CDI), and
-      C(container).
+    - The checks are C(driver), C(device nodes), C(engine file), C(live engine), C(CDI), and C(container).
   returned: without O(container), unless the request is refused
   type: list
   elements: dict
@@ -603,7 +594,6 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "image": {"type": "str"},
     "pull": {"type": "bool", "default": False},
     "command": {"type": "list", "elements": "str"},
-    "runtime_dir": {"type": "path"},
     "config_path": {"type": "path"},
     "service": {"type": "str"},
     "socket": {"type": "path"},

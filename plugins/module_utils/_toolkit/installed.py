@@ -14,8 +14,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import program_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
@@ -88,17 +87,6 @@ def run_version(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runne
     status, output, errors = run(host.argv([*argv, "--version"]))
     version = next(filter(None, (upstream_version(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
     return VersionOutput(version, status, " ".join((errors or output).split()))
-
-
-def version_in(folder: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
-    """Return the version that nvidia-ctk in ``folder``, else in PATH, reports; None if it is unknown.
-
-    No program is run if another user can change ``folder``, which may be a path in the file of a rootless engine.
-    """
-    if not trusted_paths.is_trusted_folder(host, folder):
-        return None
-    program = host.find_executable([f"{folder}/nvidia-ctk", "nvidia-ctk"])
-    return None if program is None else program_version.printed_version([program, "--version"], host, run)
 
 
 def upstream_version(text: str) -> str | None:

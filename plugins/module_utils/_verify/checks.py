@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check the host's requirements of a GPU container: driver, device nodes, toolkit, config.toml, CDI.
-
-It starts no container, and runs only nvidia-ctk, for its version.
-"""
+"""Check the host's requirements of a GPU container: driver, device nodes, CDI. It runs no program."""
 
 from __future__ import annotations
 
@@ -27,20 +24,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config im
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
+DRIVER, DEVICES, CDI = "driver", "device nodes", "CDI"
 
 # The number of reasons that a message lists.
 _LISTED = 3
-HOOK = runtime_settings.HOOK
-_LEGACY_PROGRAMS = (HOOK, runtime_settings.CLI)
-_JIT_CDI = "jit-cdi"
-# A specification that is made for a container calls the program of nvidia-ctk.path (newAutomaticCDISpecModifier in
-# internal/modifier/cdi.go, 1.18.0 to 1.20.0).
-_PROGRAMS_OF_MODE = {"legacy": _LEGACY_PROGRAMS, _JIT_CDI: (runtime_settings.CTK,)}
-_CDI_PROGRAMS = (runtime_settings.CTK, "nvidia-cdi-hook")
 
 
 class Check(t.NamedTuple):
@@ -64,53 +53,21 @@ def skipped(name: str, detail: str) -> Check:
     return Check(name, ok=None, detail=detail)
 
 
-def missing_programs(
-    host: hostfs.HostFS, folder: str, mode: str, settings: runtime_settings.RuntimeSettings
-) -> tuple[str, ...]:
-    """Return the programs of the toolkit that its runtime needs in a mode and that the host lacks.
-
-    The programs are searched where config.toml names them, else in ``folder`` and in PATH.
-    """
-    configured = settings.programs
-
-    def is_found(name: str) -> bool:
-        path = configured.get(name, "")
-        return host.find_executable([path] if path.startswith("/") else [f"{folder}/{name}", path or name]) is not None
-
-    if mode in _PROGRAMS_OF_MODE:
-        return tuple(configured.get(name) or name for name in _PROGRAMS_OF_MODE[mode] if not is_found(name))
-    return () if any(map(is_found, _CDI_PROGRAMS)) else (" or ".join(_CDI_PROGRAMS),)
-
-
 class GpuChecks:
-    """The checks of one host for a runtime with the program ``program`` (None: unknown).
+    """The checks of one host for a runtime with the program ``program`` (None: unknown)."""
 
-    ``runtime_dir`` is the directory of the toolkit's programs; None selects the directory of ``program``. ``run`` runs
-    nvidia-ctk for the version of the toolkit; with None, it counts as the newest.
-    """
-
-    def __init__(
-        self,
-        host: hostfs.HostFS,
-        runtime_name: str,
-        program: str | None,
-        runtime_dir: str | None,
-        run: core_plan.Runner | None = None,
-    ) -> None:
+    def __init__(self, host: hostfs.HostFS, runtime_name: str, program: str | None) -> None:
         self._host = host
         self._name = runtime_name
         self._program = program
-        program_dir = posixpath.dirname(program) if program and program.startswith("/") else ""
-        self._runtime_dir = runtime_dir or program_dir or "/usr/bin"
-        self._run = run
         self._settings: runtime_settings.RuntimeSettings | None = None
 
     def checks(self) -> list[Check]:
         """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
-        is_cdi = self.mode() == "cdi"
+        is_cdi = self.uses_cdi()
         # A specification has paths of its own.
         devices = self.devices(device_nodes.DRIVER_ROOTS if is_cdi else ())
-        results = [self.driver(), devices, self.toolkit(), self.config()]
+        results = [self.driver(), devices]
         return [*results, self.cdi()] if is_cdi else results
 
     # -- the driver ----------------------------------------------------------------------------------------------
@@ -157,79 +114,20 @@ class GpuChecks:
             return failed(DEVICES, detail, f"Run `{command}` as root, which creates them.")
         return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
 
-    # -- the toolkit ---------------------------------------------------------------------------------------------
-
-    def toolkit(self) -> Check:
-        program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
-        missing = [] if self._host.find_executable([program]) else [program]
-        missing += self._missing_real_programs()
-        legacy, cdi, generated = (
-            missing_programs(self._host, self._runtime_dir, mode, self.settings())
-            for mode in ("legacy", "cdi", _JIT_CDI)
-        )
-        # In mode auto, the toolkit's version decides between generated specifications and legacy.
-        auto = [*legacy, *generated] if legacy and generated else []
-        missing += {"legacy": list(legacy), "cdi": list(cdi), "auto": auto}[self.mode()]
-        if missing:
-            return failed(
-                TOOLKIT,
-                f"Missing programs: {', '.join(missing)}.",
-                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit, or nvidia_toolkit_install"
-                f" with {errors.option:source}: directory), or set {errors.option:runtime_dir} to the directory of its"
-                " programs.",
-            )
-        return passed(TOOLKIT, f"{program} and the programs that it needs exist.")
-
-    def _missing_real_programs(self) -> list[str]:
-        """Return the missing programs of a directory install whose wrapper scripts are present."""
-        if not self._host.exists(posixpath.join(self._runtime_dir, toolkit_constants.OWN_CONFIG_FILE)):
-            return []
-        names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), *_LEGACY_PROGRAMS)
-        scripts = [f"{self._runtime_dir}/{name}" for name in names if self._host.exists(f"{self._runtime_dir}/{name}")]
-        return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
-
-    def mode(self) -> str:
-        """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""
-        by_program = runtime_settings.mode_of_program(self._program or "")
-        by_name = next((mode for mode, name in engines_request.MODE_NAMES.items() if name == self._name), None)
-        if by_name is None and self._name.endswith("-cdi"):
-            by_name = "cdi"
-        mode = by_program or by_name or self.settings().mode
-        return mode if mode in ("cdi", "legacy") else "auto"
-
-    # -- its configuration ---------------------------------------------------------------------------------------
-
-    def config(self) -> Check:
-        path = self._config_file()
-        try:
-            version = toolkit_installed.version_in(self._runtime_dir, self._host, self._run) if self._run else None
-            settings = runtime_settings.read(self._host, path, version)
-        except errors.ConfigurationError as error:
-            line = f", line {error.line}" if error.line is not None else ""
-            return failed(CONFIG, f"{error.path}{line}: {error.problem}.", runtime_settings.CORRECT_FILE)
-        except errors.HostError as error:
-            return failed(CONFIG, str(error))
-        except errors.NvidiaError as error:
-            # This host has no TOML parser.
-            return skipped(CONFIG, f"{path} was not checked. {error}")
-        if not self._host.exists(path):
-            return passed(CONFIG, f"{path} does not exist, so the toolkit uses its defaults.")
-        # A runtime with a mode of its own ignores the one in the file.
-        has_mode = runtime_settings.mode_of_program(self._program or "") is not None
-        invalid = settings.invalid or ("" if has_mode else settings.invalid_mode)
-        if invalid:
-            detail = f"NVIDIA's runtime starts no container with {path}: {invalid}."
-            return failed(CONFIG, detail, runtime_settings.CORRECT_FILE)
-        return passed(CONFIG, f"{path} is valid.")
-
-    def _config_file(self) -> str:
-        return toolkit_constants.config_file(self._host, self._runtime_dir)
+    def uses_cdi(self) -> bool:
+        """Return whether the runtime has the mode ``cdi``: by its program, its name, or config.toml."""
+        names = {name: mode for mode, name in engines_request.MODE_NAMES.items()}
+        by_name = names.get(self._name) or ("cdi" if self._name.endswith("-cdi") else None)
+        mode = runtime_settings.mode_of_program(self._program or "") or by_name or self.settings().mode
+        return mode == "cdi"
 
     def settings(self) -> runtime_settings.RuntimeSettings:
         """Return the settings in config.toml; the defaults if it cannot be read."""
         if self._settings is None:
             try:
-                self._settings = runtime_settings.read(self._host, self._config_file())
+                program_dir = posixpath.dirname(self._program or "") or toolkit_installed.PROGRAM_DIR
+                path = toolkit_constants.config_file(self._host, program_dir)
+                self._settings = runtime_settings.read(self._host, path)
             except errors.NvidiaError:
                 self._settings = runtime_settings.RuntimeSettings()
         return self._settings

@@ -4,7 +4,7 @@
 
 """Verify an engine from the driver to a container, and report the first check that fails.
 
-The checks of the driver, the toolkit and CDI are in ``checks``. ``injection`` decides how the container gets the GPUs,
+The checks of the driver and of CDI are in ``checks``. ``injection`` decides how the container gets the GPUs,
 ``containers`` and ``cri_pods`` start it, and ``visible_gpus`` compares what it sees with the host.
 """
 
@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
@@ -44,8 +45,6 @@ FILE, LIVE, CONTAINER = "engine file", "live engine", "container"
 CHECKS = (
     verify_checks.DRIVER,
     verify_checks.DEVICES,
-    verify_checks.TOOLKIT,
-    verify_checks.CONFIG,
     FILE,
     LIVE,
     verify_checks.CDI,
@@ -73,7 +72,6 @@ class VerifyOptions(t.NamedTuple):
     image: str | None = None
     pull: bool = False
     command: tuple[str, ...] = ()
-    runtime_dir: str | None = None
     config_path: str | None = None
     service: str | None = None
     socket: str | None = None
@@ -114,8 +112,6 @@ class Verification:
         # Why no container is started although no check has failed.
         self.not_verified = ""
         self.output = ""
-        # Whether a container failed for a reason that may lie in the host.
-        self.cause_unknown = False
         self.warnings: list[str] = []
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
@@ -125,20 +121,17 @@ class Verification:
         if self.not_verified:
             return self._result(checks)
         checks.append(self._check_live())
-        gpu_checks = self._gpu_checks()
         if options.level == "gpu":
+            gpu_checks = self._gpu_checks()
             checks += (
                 self._checks_for_cdi(gpu_checks) if self.injection == verify_injection.CDI else gpu_checks.checks()
             )
-        hint = ""
         if options.level != "config" and _first_failed(checks) is None:
             checks.append(self._check_container(check_mode))
-            if self.cause_unknown and options.level == "engine":
-                hint = _gpu_hint(gpu_checks)
         checks.sort(key=lambda check: CHECKS.index(check.name))
-        return self._result(checks, hint)
+        return self._result(checks)
 
-    def _result(self, checks: t.Sequence[verify_checks.Check], hint: str = "") -> dict[str, t.Any]:
+    def _result(self, checks: t.Sequence[verify_checks.Check]) -> dict[str, t.Any]:
         """Return the module's results. Raises VerificationError if one of ``checks`` failed."""
         failed = _first_failed(checks)
         injection = verify_injection.describe(self.injection, self.engine.name, self.options.runtime_name)
@@ -155,7 +148,7 @@ class Verification:
             "verified": any(check.name == CONTAINER and check.ok for check in checks),
         }
         if failed is not None:
-            messages = [f"{failed.name}: {failed.detail}", failed.advice, hint, *self.warnings]
+            messages = [f"{failed.name}: {failed.detail}", failed.advice, *self.warnings]
             raise VerificationError(masking.mask_urls(" ".join(filter(None, messages))), result)
         skipped = [f"{check.name}: {check.detail}" for check in checks if check.ok is None]
         return {**result, "warnings": [masking.mask_urls(warning) for warning in [*skipped, *self.warnings]]}
@@ -169,8 +162,7 @@ class Verification:
         return "failed" if failed else "verified"
 
     def _gpu_checks(self) -> verify_checks.GpuChecks:
-        name, folder = self.options.runtime_name, self.options.runtime_dir
-        return verify_checks.GpuChecks(self.host, name, self.program, folder, self.run)
+        return verify_checks.GpuChecks(self.host, self.options.runtime_name, self.program)
 
     def _checks_for_cdi(self, gpu_checks: verify_checks.GpuChecks) -> list[verify_checks.Check]:
         """Return the checks for an engine that reads CDI specifications itself, without a program of the toolkit."""
@@ -282,7 +274,7 @@ class Verification:
             engine=self.engine.name,
             cdi=cdi,
             cdi_problem="" if specification is None or specification.ok else specification.detail,
-            hook=self.host.find_executable([verify_checks.HOOK]) is not None,
+            hook=self.host.find_executable([runtime_settings.HOOK]) is not None,
         )
 
     def _check_live(self) -> verify_checks.Check:
@@ -337,7 +329,6 @@ class Verification:
             result = self._run_container(spec)
         except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
-            self.cause_unknown = error.started and not error.no_program
             known = error_texts.find(error.problem)
             found = error.advice or (known.advice if known is not None else self._log_advice())
             advice = _program_advice() if error.no_program else found
@@ -348,7 +339,6 @@ class Verification:
         detail = f"{self._shown_container(spec)} exited with status {result.status}."
         if result.status:
             no_program = result.status == verify_containers.NO_SUCH_PROGRAM and not spec.archive
-            self.cause_unknown = not no_program
             advice = _program_advice() if no_program else self._status_advice(result.status)
             return verify_checks.failed(CONTAINER, f"{detail}{self._quoted_output()}", advice)
         if spec.command in visible_gpus.COMMANDS:
@@ -384,7 +374,7 @@ class Verification:
         gpu_checks = self._gpu_checks()
         if self.injection == verify_injection.CDI:
             folders = self._cdi_folders()
-        elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
+        elif self.injection == verify_injection.RUNTIME and gpu_checks.uses_cdi():
             folders = gpu_checks.settings().cdi_folders
         else:
             return False
@@ -472,8 +462,8 @@ class Verification:
         if not self._daemon:
             return "Run the container by hand with `podman --log-level=debug run`."
         return (
-            f"Read `journalctl --unit {self.installation.service}`. To make the runtime log more, set debug of"
-            " nvidia-container-runtime in the toolkit's config.toml."
+            f"Read `journalctl --unit {self.installation.service}`, and the findings of nvidia_container_info about the"
+            " toolkit. To make the runtime log more, set debug of nvidia-container-runtime in its config.toml."
         )
 
     def _quoted_output(self) -> str:
@@ -498,7 +488,6 @@ def _normalized(options: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
         return None if path is None else host.check_path(name, path)
 
     return options._replace(
-        runtime_dir=normalized("runtime_dir", options.runtime_dir),
         config_path=normalized("config_path", options.config_path),
         socket=normalized("socket", options.socket),
     )
@@ -514,13 +503,3 @@ def _program_of(entry: t.Any) -> str | None:
 
 def _first_failed(checks: t.Iterable[verify_checks.Check]) -> verify_checks.Check | None:
     return next((check for check in checks if check.ok is False), None)
-
-
-def _gpu_hint(gpu_checks: verify_checks.GpuChecks) -> str:
-    """Return the check that probably explains a failed container; a host without GPUs fails all of them."""
-    try:
-        failed = _first_failed(gpu_checks.checks())
-    except errors.MissingPackageError:
-        # Requesting the package from the controller would start the container a second time.
-        return ""
-    return f"A requirement of GPU containers is not met either: {failed.name}: {failed.detail}" if failed else ""

@@ -22,32 +22,16 @@ AUTO, LEGACY = "auto", "legacy"
 # From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
 # hook and by all modes.
 _UNIFIED = toolkit_settings.JIT_CDI_SINCE
-HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
-# The advice for a config.toml with which the runtime starts no container.
-CORRECT_FILE = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
+HOOK = "nvidia-container-runtime-hook"
 
 
 class RuntimeSettings(t.NamedTuple):
-    """The settings of config.toml that the checks of verify need. The defaults are those of the programs.
-
-    ``invalid`` is why the programs refuse the file; empty if they accept it. ``invalid_mode`` is why those that read
-    the mode refuse it.
-    """
+    """The settings of config.toml that the checks of verify need. The defaults are those of the programs."""
 
     mode: str = AUTO
     accept_variable: bool = True
     spec_dirs: tuple[str, ...] = core_constants.CDI_SPEC_DIRS
     driver_root: str = ""
-    cli_path: str = ""
-    hook_path: str = HOOK
-    ctk_path: str = CTK
-    invalid: str = ""
-    invalid_mode: str = ""
-
-    @property
-    def programs(self) -> dict[str, str]:
-        """The paths or names with which other programs of the toolkit are run. Empty: the usual name."""
-        return {HOOK: self.hook_path, CLI: self.cli_path, CTK: self.ctk_path}
 
     @property
     def cdi_folders(self) -> tuple[str, ...]:
@@ -62,30 +46,21 @@ KEYS = {
     "accept_variable": "accept-nvidia-visible-devices-envvar-when-unprivileged",
     "spec_dirs": "nvidia-container-runtime.modes.cdi.spec-dirs",
     "driver_root": "nvidia-container-cli.root",
-    "cli_path": "nvidia-container-cli.path",
-    "hook_path": "nvidia-container-runtime-hook.path",
-    "ctk_path": "nvidia-ctk.path",
 }
 
 
-def settings_of(data: t.Mapping[str, t.Any], version: str | None = None) -> RuntimeSettings:
-    """Return the settings in the parsed config.toml ``data``, and why the toolkit ``version`` refuses the file.
-
-    None counts as the newest version. An unknown mode is also the mode of the result.
-    """
+def settings_of(data: t.Mapping[str, t.Any]) -> RuntimeSettings:
+    """Return the settings in the parsed config.toml ``data``. A value of a wrong type counts as missing."""
     values = toolkit_settings.known_values(data)
     found: dict[str, t.Any] = {}
     for name, key in KEYS.items():
         path = toolkit_settings.path_of(key)
         if path in values and toolkit_settings.fits(toolkit_settings.BY_PATH[path], values[path]):
             found[name] = tuple(values[path]) if isinstance(values[path], list) else values[path]
-    refused = toolkit_settings.refused_values(data, version)
-    if "mode" in found:
-        found["invalid_mode"] = refused.pop(toolkit_settings.path_of(KEYS["mode"]), "")
-    return RuntimeSettings(**found, invalid=next(iter(refused.values()), ""))
+    return RuntimeSettings(**found)
 
 
-def read(host: hostfs.HostFS, path: str, version: str | None = None) -> RuntimeSettings:
+def read(host: hostfs.HostFS, path: str) -> RuntimeSettings:
     """Return the settings in config.toml at ``path`` as settings_of() does; the defaults if it does not exist.
 
     Raises NvidiaError if it cannot be read, ConfigurationError if it is not TOML.
@@ -93,7 +68,7 @@ def read(host: hostfs.HostFS, path: str, version: str | None = None) -> RuntimeS
     content = host.read(path)
     if content is None:
         return RuntimeSettings()
-    return settings_of(toml_document.TomlDocument.from_bytes(path, content).data, version)
+    return settings_of(toml_document.TomlDocument.from_bytes(path, content).data)
 
 
 def mode_of_program(program: str) -> str | None:

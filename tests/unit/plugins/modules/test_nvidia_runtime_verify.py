@@ -102,7 +102,6 @@ def test_no_such_container(explain: Run) -> None:
         ({"engine": "docker", "try_copy": True}, "option try_copy needs the option container"),
         ({"container": "x", "command": ["y"]}, "option command does not apply"),
         ({"container": "x", "pull": True}, "option pull does not apply"),
-        ({"container": "x", "runtime_dir": "/y"}, "option runtime_dir does not apply"),
         ({"container": "x", "runtime_name": "y"}, "option runtime_name does not apply"),
         ({"container": "x", "method": "auto"}, "option method does not apply"),
         ({"container": "x", "config_path": "/y"}, "option config_path does not apply"),

@@ -54,7 +54,7 @@ TASKS: list[tuple[str, str, dict[str, t.Any]]] = [
     *((module, "path", {}) for module in (*CDI, "nvidia_toolkit_config")),
     *(("nvidia_container_info", name, {}) for name in ("driver_root", "library_search_paths", "toolkit_dir")),
     *(("nvidia_runtime_config", name, ENGINE) for name in ("config_path", "drop_in_path", "runtime_dir")),
-    *(("nvidia_runtime_verify", name, ENGINE) for name in ("config_path", "runtime_dir")),
+    ("nvidia_runtime_verify", "config_path", ENGINE),
     *(("nvidia_toolkit_install", name, DIRECTORY) for name in ("dest", "driver_root", *sorted(NAMES_OR_PATHS))),
     ("nvidia_toolkit_install", "files", {"source": "files"}),
     ("nvidia_toolkit_install", "package_cache", {"source": "files"}),

@@ -67,7 +67,7 @@ def test_a_gpu_that_was_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report["missing_nodes"] == []
     assert not {problem["code"] for problem in report["problems"]} & {*procfs.WITHOUT_DRIVER, "gpu-not-listed"}
     assert [gpu.bus for gpu in inventory.read_inventory(host, use_nvml=False).gpus] == [SECOND.bus]
-    assert GpuChecks(host, "nvidia", None, None).devices().detail == "All device nodes exist. GPUs: 1."
+    assert GpuChecks(host, "nvidia", None).devices().detail == "All device nodes exist. GPUs: 1."
 
 
 def test_nvml_lists_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_other_hosts_lack_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     report = describe_gpus(host)
     assert [gpu["healthy"] for gpu in report["devices"]] == [False, True]
     assert "/dev/nvidia3" in [node["path"] for node in report["missing_nodes"]]
-    assert not GpuChecks(host, "nvidia", None, None).devices().ok
+    assert not GpuChecks(host, "nvidia", None).devices().ok
 
 
 @pytest.mark.parametrize("files", [*CONTAINERS, *OTHERS])

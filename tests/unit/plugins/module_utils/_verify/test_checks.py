@@ -16,10 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
     HostError,
     MissingPackageError,
-    NvidiaError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import Check, GpuChecks, check_cdi
 
 if t.TYPE_CHECKING:
@@ -45,10 +43,6 @@ FILES = {
     "dev/nvidia-modeset": "",
     "dev/nvidia0": "",
     "dev/nvidia1": "",
-    "usr/bin/nvidia-container-runtime": "x",
-    "usr/bin/nvidia-container-runtime-hook": "x",
-    "usr/bin/nvidia-container-cli": "x",
-    "usr/bin/nvidia-ctk": "x",
     CONFIG: '[nvidia-container-runtime]\nmode = "auto"\n',
 }
 
@@ -57,21 +51,18 @@ def write(root: Path, path: str, content: str) -> None:
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
-    file.chmod(0o755 if path.startswith(("usr/", "opt/")) else 0o644)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A host with two GPUs and the toolkit."""
+    """A host with two GPUs."""
     for path, content in FILES.items():
         write(tmp_path, path, content)
     return tmp_path
 
 
-def gpu_checks(
-    root: Path, name: str = "nvidia", program: str | None = PROGRAM, runtime_dir: str | None = None
-) -> GpuChecks:
-    return GpuChecks(HostFS(str(root)), name, program, runtime_dir)
+def gpu_checks(root: Path, name: str = "nvidia", program: str | None = PROGRAM) -> GpuChecks:
+    return GpuChecks(HostFS(str(root)), name, program)
 
 
 def assert_failed(check: Check, detail: str, advice: str = "") -> None:
@@ -84,8 +75,6 @@ def test_all_checks_pass(root: Path) -> None:
     assert gpu_checks(root).checks() == [
         Check("driver", ok=True, detail="The driver 580.95.05 is loaded."),
         Check("device nodes", ok=True, detail="All device nodes exist. GPUs: 2."),
-        Check("toolkit", ok=True, detail=f"{PROGRAM} and the programs that it needs exist."),
-        Check("config.toml", ok=True, detail=f"/{CONFIG} is valid."),
     ]
 
 
@@ -199,153 +188,27 @@ def test_driver_without_gpus(root: Path) -> None:
     assert_failed(gpu_checks(root).devices(), "the driver has found no GPU")
 
 
-# -- the toolkit -----------------------------------------------------------------------------------------------------
+# -- the mode of the runtime -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "program", "missing", "detail"),
+    ("name", "program", "text", "uses_cdi"),
     [
-        ("nvidia", PROGRAM, ["nvidia-container-runtime"], f"Missing programs: {PROGRAM}."),
-        ("nvidia", None, ["nvidia-container-runtime"], f"Missing programs: {PROGRAM}."),
-        ("nvidia", PROGRAM, ["nvidia-container-cli"], ""),
-        ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-ctk"], "runtime-hook, nvidia-ctk."),
-        ("nvidia-legacy", PROGRAM, ["nvidia-container-cli"], "Missing programs: nvidia-container-cli."),
-        ("x", PROGRAM + ".legacy", ["nvidia-container-runtime-hook"], "programs: nvidia-container-runtime-hook."),
-        # A host with only the base package.
-        ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-container-cli"], ""),
-        (
-            "nvidia-legacy",
-            PROGRAM,
-            ["nvidia-container-runtime-hook", "nvidia-container-cli"],
-            "Missing programs: nvidia-container-runtime-hook, nvidia-container-cli.",
-        ),
-        ("nvidia-cdi", PROGRAM, ["nvidia-ctk"], "Missing programs: nvidia-ctk or nvidia-cdi-hook."),
-        ("nvidia-cdi", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-container-cli"], ""),
+        ("nvidia", PROGRAM, 'mode = "auto"', False),
+        ("nvidia", PROGRAM, 'mode = "cdi"', True),
+        ("nvidia", PROGRAM, "mode = 1", False),
+        ("nvidia", PROGRAM, "=", False),
+        ("nvidia", PROGRAM + ".cdi", 'mode = "legacy"', True),
+        ("nvidia-legacy", PROGRAM, 'mode = "cdi"', False),
+        ("gpu-cdi", PROGRAM, 'mode = "auto"', True),
+        ("nvidia", None, 'mode = "cdi"', True),
+        ("nvidia", "/opt/toolkit/nvidia-container-runtime", "", True),
     ],
 )
-def test_programs_by_mode(root: Path, name: str, program: str | None, missing: list[str], detail: str) -> None:
-    for mode in (".legacy", ".cdi"):
-        write(root, f"usr/bin/nvidia-container-runtime{mode}", "x")
-    # The mode cdi can do with this program, but generated specifications call nvidia-ctk.
-    write(root, "usr/bin/nvidia-cdi-hook", "x")
-    if "or nvidia-cdi-hook" in detail:
-        missing = [*missing, "nvidia-cdi-hook"]
-    for file in missing:
-        (root / "usr/bin" / file).unlink()
-    check = gpu_checks(root, name, program).toolkit()
-    assert check.ok is (not detail)
-    if detail:
-        assert_failed(check, detail, "nvidia-container-toolkit")
-
-
-def test_toolkit_in_a_directory(root: Path) -> None:
-    os.rename(root / "usr/bin", root / "usr/none")
-    in_directory = gpu_checks(root, runtime_dir="/opt/toolkit", program=None)
-    assert in_directory.toolkit().ok is False
-    for name in ("nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-ctk"):
-        write(root, f"opt/toolkit/{name}", "x")
-    write(root, TOOLKIT_CONFIG, "x = ")
-    for checks in (in_directory, gpu_checks(root, program="/opt/toolkit/nvidia-container-runtime")):
-        assert checks.toolkit().ok
-        assert_failed(checks.config(), f"/{TOOLKIT_CONFIG}, line 1")
-    (root / "opt/toolkit/nvidia-container-runtime.real").unlink()
-    assert_failed(in_directory.toolkit(), "Missing programs: /opt/toolkit/nvidia-container-runtime.real.")
-
-
-def test_programs_at_the_paths_of_config_toml(root: Path) -> None:
-    write(root, CONFIG, '[nvidia-container-cli]\npath = "/opt/nvidia/cli"\n')
-    check = gpu_checks(root, "nvidia-legacy").toolkit()
-    assert_failed(check, "Missing programs: /opt/nvidia/cli.")
-    os.renames(root / "usr/bin/nvidia-container-cli", root / "opt/nvidia/cli")
-    assert gpu_checks(root, "nvidia-legacy").toolkit().ok
-
-
-@pytest.mark.parametrize(
-    ("name", "program", "text", "mode"),
-    [
-        ("nvidia", PROGRAM, 'mode = "auto"', "auto"),
-        ("nvidia", PROGRAM, 'mode = "cdi"', "cdi"),
-        ("nvidia", PROGRAM, 'mode = "legacy"', "legacy"),
-        ("nvidia", PROGRAM, 'mode = "jit-cdi"', "auto"),
-        ("nvidia", PROGRAM, "mode = 1", "auto"),
-        ("nvidia", PROGRAM, "=", "auto"),
-        ("nvidia", PROGRAM + ".cdi", 'mode = "legacy"', "cdi"),
-        ("nvidia-legacy", PROGRAM, 'mode = "cdi"', "legacy"),
-        ("gpu-cdi", PROGRAM, 'mode = "auto"', "cdi"),
-        ("nvidia", None, 'mode = "cdi"', "cdi"),
-    ],
-)
-def test_mode(root: Path, name: str, program: str | None, text: str, mode: str) -> None:
+def test_runtimes_that_use_cdi(root: Path, name: str, program: str | None, text: str, uses_cdi: bool) -> None:
     write(root, CONFIG, f"[nvidia-container-runtime]\n{text}\n")
-    assert gpu_checks(root, name, program).mode() == mode
-
-
-@pytest.mark.parametrize("text", ["", "nvidia-container-runtime = 5"])
-def test_mode_without_a_section(root: Path, text: str) -> None:
-    write(root, CONFIG, text)
-    assert gpu_checks(root).mode() == "auto"
-
-
-def test_missing_config_is_valid(root: Path) -> None:
-    (root / CONFIG).unlink()
-    check = gpu_checks(root).config()
-    assert (check.name, check.ok, check.advice) == ("config.toml", True, "")
-    assert check.detail.startswith(f"/{CONFIG} does not exist, ")
-
-
-def test_invalid_config(root: Path) -> None:
-    write(root, CONFIG, "[nvidia-container-runtime]\nmode = auto\n")
-    check = gpu_checks(root).config()
-    assert_failed(check, f"/{CONFIG}, line 2: ", "nvidia-ctk --quiet config")
-    assert "nothing was changed" not in check.detail
-
-
-def test_config_that_the_runtime_refuses(root: Path) -> None:
-    write(root, CONFIG, '[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n')
-    assert_failed(gpu_checks(root).config(), f"/{CONFIG}: nvidia-container-cli.ldconfig", "Correct the file")
-
-
-@pytest.mark.parametrize(
-    ("text", "version", "program", "problem"),
-    [
-        ('[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "1.17.2", PROGRAM, ""),
-        ('[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "1.17.3", PROGRAM, "ldconfig is"),
-        ('[nvidia-container-runtime]\nmode = "cdii"\n', "1.19.0", PROGRAM, "mode is 'cdii'"),
-        ('[nvidia-container-runtime]\nmode = ""\n', "1.19.0", PROGRAM, "mode is ''"),
-        ('[nvidia-container-runtime]\nmode = "jit-cdi"\n', "1.17.8", PROGRAM, "mode is 'jit-cdi'"),
-        ('[nvidia-container-runtime]\nmode = "jit-cdi"\n', "1.18.0", PROGRAM, ""),
-        # This runtime has one mode only.
-        ('[nvidia-container-runtime]\nmode = "cdii"\n', "1.19.0", f"{PROGRAM}.cdi", ""),
-    ],
-)
-def test_config_of_a_version(root: Path, text: str, version: str, program: str, problem: str) -> None:
-    def run(argv: t.Sequence[str]) -> tuple[int, str, str]:
-        assert argv[-2:] == ["/usr/bin/nvidia-ctk", "--version"]
-        return 0, f"NVIDIA Container Toolkit CLI version {version}\n", ""
-
-    write(root, CONFIG, text)
-    check = GpuChecks(HostFS(str(root)), "nvidia", program, None, run).config()
-    assert (check.ok, problem in check.detail) == (not problem, True)
-    # The programs of another user are not run.
-    (root / "usr/bin").chmod(0o777)
-    GpuChecks(HostFS(str(root)), "nvidia", program, None, lambda _argv: pytest.fail("It was run.")).config()
-
-
-def test_unreadable_config(root: Path) -> None:
-    (root / CONFIG).unlink()
-    (root / CONFIG).mkdir()
-    assert_failed(gpu_checks(root).config(), "is not a regular file")
-
-
-def test_skips_config_without_a_parser(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_arguments: object) -> t.NoReturn:
-        raise NvidiaError("The Python package tomlkit is needed.")
-
-    monkeypatch.setattr(runtime_settings, "read", missing)
-    check = gpu_checks(root).config()
-    assert (check.name, check.ok) == ("config.toml", None)
-    assert check.detail.startswith(f"/{CONFIG} ")
-    assert check.detail.endswith(" The Python package tomlkit is needed.")
+    write(root, TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
+    assert gpu_checks(root, name, program).uses_cdi() is uses_cdi
 
 
 # -- CDI -------------------------------------------------------------------------------------------------------------
@@ -423,7 +286,7 @@ def test_reads_yaml_and_ignores_other_names(root: Path) -> None:
     write(root, LIBRARY.lstrip("/").replace("580.1", "580.95.05"), "")
     assert_failed(gpu_checks(root, "nvidia-cdi").cdi(), "No CDI specification in")
     write(root, "var/run/cdi/nvidia.yaml", spec("0", library=LIBRARY.replace("580.1", "580.95.05")))
-    (check,) = gpu_checks(root, "nvidia-cdi").checks()[4:]
+    (check,) = gpu_checks(root, "nvidia-cdi").checks()[2:]
     assert files_in(check) == ["/var/run/cdi/nvidia.yaml"]
 
 
