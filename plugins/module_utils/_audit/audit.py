@@ -67,8 +67,7 @@ def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[
 
     Args:
         host: The host.
-        parts: The report of nvidia_container_info. A part that was not collected gives no findings, and a part of the
-            wrong type gives a finding of severity info.
+        parts: The report of nvidia_container_info. A part that was not collected gives no findings.
     """
     facts = report.HostFacts(parts)
     found = [finding for rule in RULES for finding in rule(facts)]
@@ -77,7 +76,6 @@ def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[
         found += foreign_files_of(host, facts)
     except errors.MissingPackageError as error:
         found.append(rules_host.unread_files(errors.Problem.of(error)))
-    found += _wrong_types(parts)
     return [finding.row() for finding in _merged(dict.fromkeys(found), facts)]
 
 
@@ -94,71 +92,6 @@ def foreign_files_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[repor
 
 def _as_list(rule: ForeignFileRule, configs: foreign_files.HostConfigs) -> list[report.Finding]:
     return list(rule(configs))
-
-
-# -- wrong types in the report ---------------------------------------------------------------------------------------
-
-# The types that the rules expect. A value may also be None.
-_TYPES: dict[str, dict[str, type]] = {
-    "engines": {"runtimes": dict, "live": dict, "problems": list, "recorded_files": list, "cdi_directories": list},
-    "toolkit": {
-        "gpu": dict,
-        "packages": dict,
-        "programs": dict,
-        "settings": dict,
-        "other_toolkits": list,
-        "version_mismatches": list,
-        "known_cves": list,
-        "unsafe_settings": list,
-        "conflicting_sources": list,
-        "gpu_containers": list,
-        "problems": list,
-    },
-    "gpus": {
-        "modules": dict,
-        "devices": list,
-        "missing_nodes": list,
-        "problems": list,
-        "kernel": dict,
-        "services": dict,
-    },
-    "cdi": {"files": list, "devices": dict, "conflicts": dict, "refresh": dict, "problems": list},
-    "kubernetes": {
-        "cpu_manager": dict,
-        "resources": list,
-        "device_plugins": list,
-        "plugin_pods": list,
-        "plugin_processes": list,
-        "plugin_logs": list,
-        "device_list_strategies": list,
-        "dra_drivers": list,
-        "problems": list,
-    },
-}
-
-
-def _wrong_types(parts: t.Any) -> report.Findings:
-    """Yield one finding for all values of the wrong type."""
-    parts = report.table(parts)
-    found: dict[str, list[str]] = {}
-    for name, types in _TYPES.items():
-        part = parts.get(name)
-        part_type = list if name == "engines" else dict
-        entries = report.rows(part) if name == "engines" else [report.table(part)]
-        wrong = [f"{name}.{key}" for entry in entries for key, kind in types.items() if _differs(entry.get(key), kind)]
-        if _differs(part, part_type) or (part_type is list and len(entries) < len(part or ())):
-            wrong.append(name)
-        if wrong:
-            found[name] = wrong
-    if found:
-        keys = dict.fromkeys(key for wrong in found.values() for key in wrong)
-        message = f"Findings may be missing, because parts of the report have an unexpected type: {', '.join(keys)}."
-        advice = "Run the audit again with one version of the collection."
-        yield report.info("report-invalid", core_text.listed(list(found)), message, advice)
-
-
-def _differs(value: t.Any, kind: type) -> bool:
-    return value is not None and not isinstance(value, (list, tuple) if kind is list else kind)
 
 
 # -- findings with the same cause ------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 import typing as t
 
 import pytest
@@ -452,29 +451,3 @@ def test_problems_of_the_part(tmp_path: Path) -> None:
         "inspection-incomplete": "warning",
         "permission-denied": "warning",
     }
-
-
-def test_wrong_types_are_reported(tmp_path: Path) -> None:
-    found = findings(tmp_path, resources=7, device_plugins={}, cpu_manager=[])
-    (invalid,) = [finding["text"] for finding in found if finding["id"] == "report-invalid"]
-    assert invalid.endswith("type: kubernetes.cpu_manager, kubernetes.resources, kubernetes.device_plugins.")
-
-
-JUNK: tuple[t.Any, ...] = (None, True, 0, -1, "", "x", [], {}, [None], [[]], [{}], {"a": 1}, ["x"], 1.5, {7: 7})
-
-
-def test_no_report_raises_an_error(tmp_path: Path) -> None:
-    generator = random.Random(7)  # noqa: S311
-
-    def damaged(value: t.Any) -> t.Any:
-        if generator.random() < 0.2:
-            return generator.choice(JUNK)
-        if isinstance(value, dict):
-            return {name: damaged(entry) for name, entry in value.items()}
-        return [damaged(entry) for entry in value] if isinstance(value, list) else value
-
-    host = HostFS(str(tmp_path), live=False)
-    given = {"resources": [resource(held=(A,)), resource(MIG, (M1,))], "dra_drivers": [driver(True, None)]}
-    whole = parts(gpus=gpus(gpu(A, M1), gpu(B)), **given)
-    found = [len(audit.findings_of(host, damaged(whole))) for _case in range(300)]
-    assert max(found) > 0
