@@ -64,7 +64,7 @@ class Resolution(t.NamedTuple):
                 f" {core_text.listed(names)}. Remove all of these files but one."
             )
         for (path, *others), names in grouped(
-            {name: (self.devices[name], *paths) for name, paths in self.shadowed.items() if name in self.devices}
+            {name: (self.devices[name], *paths) for name, paths in self.shadowed.items()}
         ).items():
             messages.append(f"{path} has precedence over {' and '.join(others)} for {core_text.listed(names)}.")
         return messages

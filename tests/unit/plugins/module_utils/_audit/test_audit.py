@@ -102,7 +102,7 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
         ({"engines": [PODMAN, {**BARE, "version": None}]}, "package-unused"),
         ({"engines": [PODMAN, containerd()]}, "package-unused"),
         ({"engines": [PODMAN, {**PODMAN, "problems": [problem("file-invalid")]}]}, "package-unused"),
-        ({"engines": [PODMAN, {**PODMAN, "inspected": False}]}, "package-unused"),
+        ({"engines": [PODMAN, {**PODMAN, "inspected": False, "user": "ada"}]}, "package-unused"),
         ({"engines": [{**PODMAN, "recorded_files": ["/srv/hooks.d/oci-nvidia-hook.json"]}]}, "package-unused"),
         ({"engines": [PODMAN], "cdi": NO_CDI}, "package-unused"),
         # It is unknown whether an offline tree has a GPU.
@@ -238,7 +238,7 @@ def test_errors_of_a_file_are_sentences(host: HostFS) -> None:
 
 
 def test_messages_name_files_and_devices(host: HostFS) -> None:
-    shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/a.json"]}
+    shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/c.json"]}
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
     files = [spec(), spec(path="/run/cdi/a.yaml", stale=None)]
     devices = {"nvidia.com/gpu=0": SPEC, "nvidia.com/gpu=1": "/run/cdi/a.yaml"}
@@ -248,7 +248,7 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
         toolkit__conflicting_sources=[source],
     )
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
-    text = found["cdi-conflict", "/etc/cdi/a.json, /etc/cdi/b.json"]
+    text = found["cdi-conflict", "/etc/cdi/b.json, /etc/cdi/c.json"]
     assert f"also defines them: {SPEC}." in text
     assert "nvidia.com/gpu=0" in text
     assert "nvidia.com/gpu=1" in text
@@ -295,7 +295,8 @@ def test_advice_for_a_specification(
 @pytest.mark.parametrize("conflict", ["unresolvable", "shadowed"])
 def test_advice_for_files_with_the_same_devices(host: HostFS, conflict: str, device: str, expected: str) -> None:
     conflicts = {conflict: {device: ["/etc/cdi/a.json", "/etc/cdi/b.json"]}}
-    (found,) = findings_of(host, healthy_host(cdi__conflicts=conflicts))
+    parts = healthy_host(cdi__conflicts=conflicts, cdi__devices={"nvidia.com/gpu=0": SPEC, device: SPEC})
+    (found,) = findings_of(host, parts)
     assert found["advice"] == expected
 
 
