@@ -33,9 +33,9 @@ BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ID = r"[a-z0-9]+(?:-[a-z0-9]+)+"
 # The variable with the settings of dockerd.
-SETTINGS = "_FLAGS"
-# A part of a temporary path, a program, and settings of dockerd.
-NOT_IDS = {"ansible-tmp", "nvidia-smi", "host-gateway-ip", "http-proxy", "https-proxy", "no-proxy"}
+SETTINGS = "_SHORT_FLAGS"
+# A part of a temporary path, and a program.
+NOT_IDS = {"ansible-tmp", "nvidia-smi"}
 # The code of an error or of a problem is the id of its finding.
 PERMISSION_DENIED = "permission-denied"
 SERVICES = COLLECTION / "plugins/module_utils/_gpu/services.py"

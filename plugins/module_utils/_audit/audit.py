@@ -14,10 +14,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     foreign_files,
-    foreign_files_containerd,
     report,
     rules_cdi,
-    rules_cdi_files,
     rules_driver,
     rules_engines,
     rules_host,
@@ -34,7 +32,6 @@ if t.TYPE_CHECKING:
 
     Rule = t.Callable[[report.HostFacts], report.Findings]
     HostRule = t.Callable[[report.HostFacts, hostfs.HostFS], report.Findings]
-    ForeignFileRule = t.Callable[[foreign_files.HostConfigs], report.Findings]
 
 
 # A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or FOREIGN_FILE_RULES there.
@@ -50,13 +47,8 @@ RULES: tuple[Rule, ...] = (
 HOST_RULES: tuple[HostRule, ...] = (
     *rules_host.HOST_RULES,
     *rules_cdi.HOST_RULES,
-    *rules_cdi_files.HOST_RULES,
     *rules_engines.HOST_RULES,
     *rules_toolkit.HOST_RULES,
-)
-FOREIGN_FILE_RULES: tuple[ForeignFileRule, ...] = (
-    *foreign_files_containerd.FOREIGN_FILE_RULES,
-    *foreign_files.FOREIGN_FILE_RULES,
 )
 
 
@@ -86,12 +78,10 @@ def foreign_files_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[repor
         MissingPackageError: The host has no TOML parser.
     """
     configs = foreign_files.HostConfigs(host, facts)
-    found = [foreign_files.attempt(functools.partial(_as_list, rule, configs)) for rule in FOREIGN_FILE_RULES]
-    return [finding for findings in found for finding in findings or ()]
-
-
-def _as_list(rule: ForeignFileRule, configs: foreign_files.HostConfigs) -> list[report.Finding]:
-    return list(rule(configs))
+    found: list[report.Finding] = []
+    for rule in foreign_files.FOREIGN_FILE_RULES:
+        found += foreign_files.attempt(functools.partial(list, rule(configs))) or []
+    return found
 
 
 # -- findings with the same cause ------------------------------------------------------------------------------------

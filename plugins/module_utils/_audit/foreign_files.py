@@ -2,16 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Audit rules about files of Docker, CRI-O, Podman and the toolkit that other tools write or that conflict.
-
-The rules read files and run no program. The rules about containerd's files are in foreign_files_containerd.py.
-"""
+"""Audit rules about files that other tools write or that conflict. They read files and run no program."""
 
 from __future__ import annotations
 
 import functools
 import os
-import re
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts, report, steps
@@ -20,9 +17,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import options as containerd_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook as crio_hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
@@ -159,40 +157,11 @@ def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Finding
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
 
-# Flags of dockerd that have another name in daemon.json, and short flags (daemon/command/config.go, moby 20.10 to 29).
-_FLAGS = {
-    "add-runtime": "runtimes",
-    "authorization-plugin": "authorization-plugins",
-    "cdi-spec-dir": "cdi-spec-dirs",
-    "default-address-pool": "default-address-pools",
-    "default-network-opt": "default-network-opts",
-    "default-ulimit": "default-ulimits",
-    "dns-opt": "dns-opts",
-    "exec-opt": "exec-opts",
-    "feature": "features",
-    "host": "hosts",
-    "host-gateway-ip": "host-gateway-ips",
-    "insecure-registry": "insecure-registries",
-    "label": "labels",
-    "log-opt": "log-opts",
-    "node-generic-resource": "node-generic-resources",
-    "registry-mirror": "registry-mirrors",
-    "storage-opt": "storage-opts",
-    "D": "debug",
-    "G": "group",
-    "H": "hosts",
-    "b": "bridge",
-    "l": "log-level",
-    "p": "pidfile",
-    "s": "storage-driver",
-}
-# Settings in an object of daemon.json. dockerd compares its members with the flags, too.
-_OBJECTS = {"http-proxy": "proxies", "https-proxy": "proxies", "no-proxy": "proxies"}
-# Flags whose setting also has the name of the flag, in older releases.
-_RENAMED = ("host-gateway-ip",)
-# dockerd merges these settings from the file and the flags.
-_MERGED_SETTINGS = ("runtimes",)
-_SHORT_FLAG = re.compile(r"-([A-Za-z])(.*)")
+# Short flags of dockerd. The name of a long flag is that of the setting, without the ending of a plural, or a member of
+# "proxies" (daemon/command/config.go, moby 20.10 to 29). dockerd merges only "runtimes", whose flag has another name.
+_SHORT_FLAGS = {
+    "D": "debug", "G": "group", "H": "hosts", "b": "bridge", "l": "log-level", "p": "pidfile", "s": "storage-driver",
+}  # fmt: skip
 
 
 def docker_flags(configs: HostConfigs) -> report.Findings:
@@ -202,7 +171,7 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
         return
     unit = context.unit
     paths = _settings_on_command_line(unit)
-    both = [".".join(path) for path in paths if path[0] not in _MERGED_SETTINGS and document.has(*path)]
+    both = [".".join(path) for path in paths if document.has(*path)]
     if both:
         yield report.critical(
             "setting-defined-twice",
@@ -214,17 +183,111 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
 
 
 def _settings_on_command_line(unit: systemd_units.Unit) -> list[tuple[str, ...]]:
-    """Return the settings on a command line, as the paths that they have in the file."""
+    """Return the settings that a command line may have, as the paths that they have in the file."""
     paths: list[tuple[str, ...]] = []
     for argument in unit.arguments[1:]:
-        short = _SHORT_FLAG.fullmatch(argument)
+        name = argument[2:].partition("=")[0]
         if argument.startswith("--"):
-            name = argument[2:].partition("=")[0]
-            names = [_FLAGS.get(name, name), *([name] if name in _RENAMED else [])]
-            paths += [(_OBJECTS[each], each) if each in _OBJECTS else (each,) for each in names]
-        elif short is not None and short.group(1) in _FLAGS:
-            paths.append((_FLAGS[short.group(1)],))
+            paths += [(name,), (f"{name}s",), (f"{name[:-1]}ies",), ("proxies", name)]
+        elif argument.startswith("-") and argument[1:2] in _SHORT_FLAGS:
+            paths.append((_SHORT_FLAGS[argument[1]],))
     return list(dict.fromkeys(paths))
+
+
+# -- containerd ------------------------------------------------------------------------------------------------------
+
+# Together, these keys identify a file of Kubespray. Its templates (config.toml.j2, config-v1.toml.j2) write them by
+# default (first 2.21.0, last without it 2.20.0), and no other tool writes all of them.
+_KUBESPRAY_TOP = ("root", "state", "oom_score", "grpc", "plugins")
+_KUBESPRAY_SPEC = "cri-base.json"
+_KUBESPRAY_SETTING = "max_container_log_line_size"
+
+
+def kubespray(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for a main file that Kubespray wrote."""
+    files = configs.containerd
+    if files is None or not files.files or not _is_kubespray(files.main.data, files.cri()):
+        return
+    yield report.warning(
+        "kubespray-owns-file",
+        files.main.path,
+        f"{files.main.path} looks like a file of Kubespray. The next run of Kubespray replaces the file and removes"
+        " what other tools added.",
+        "Let Kubespray register the runtime (containerd_additional_runtimes, containerd_default_runtime), or run this"
+        " collection after Kubespray each time. For containerd 2.0 and newer, you can also write a drop-in and add an"
+        " imports line for it to Kubespray's variable containerd_extra_args.",
+    )
+
+
+def _is_kubespray(data: t.Mapping[str, t.Any], cri: t.Mapping[str, t.Any]) -> bool:
+    specs = [report.text(report.table(entry).get("base_runtime_spec")) for entry in _runtimes(cri).values()]
+    return (
+        all(name in data for name in _KUBESPRAY_TOP)
+        and any(posixpath.basename(spec) == _KUBESPRAY_SPEC for spec in specs)
+        and _KUBESPRAY_SETTING in cri
+    )
+
+
+def _runtimes(cri: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return report.table(toml_plan.lookup(cri, containerd_config.RUNTIMES))
+
+
+def copied_settings(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for a drop-in of nvidia-ctk that contains a copy of the main file's CRI settings.
+
+    The message names the settings that have changed in the main file since.
+    """
+    files = configs.containerd
+    if files is None:
+        return
+    for file in files.files[1:]:
+        found = None if configs.is_recorded(file.path) else nvidia_files.containerd_drop_in(file.document, [files.main])
+        if found is None or not found.copied:
+            continue
+        drifted = [nvidia_files.short_name(path) for path in found.drifted]
+        changes = f"Changes of {core_text.listed(drifted)}" if drifted else "Later changes of settings"
+        message = (
+            f"{file.path} contains NVIDIA's runtimes and a copy of other CRI settings. {changes} in the main file have"
+            " no effect."
+        )
+        # The roles keep a file that a person has edited, or without which a setting gets another value.
+        own = "Move the settings and comments that you need to the main file, then remove the file."
+        is_removable = found.has_only_tool_entries(file.document) and not drifted
+        advice = steps.PURGE_LEGACY if is_removable else own
+        yield report.warning("legacy-file", file.path, message, advice)
+
+
+def containerd_old_drop_in(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for the drop-in of the toolkit 1.18.0, whose directory no file imports by default."""
+    files, path = configs.containerd, nvidia_files.STRAY_CONTAINERD
+    if files is None or not configs.host.lexists(path) or configs.is_recorded(path):
+        return
+    is_imported = configs.real(path) in {file.path for file in files.files}
+    effect = "The main file imports it." if is_imported else "No file imports it."
+    message = f"{path} is a drop-in that the toolkit 1.18.0 wrote. {effect}"
+    yield report.warning("legacy-file", path, message, steps.PURGE_LEGACY)
+
+
+def containerd_runtimes(configs: HostConfigs) -> report.Findings:
+    """Yield findings for NVIDIA runtimes that several files of containerd define."""
+    paths: dict[str, list[str]] = {}
+    for file, table in configs.containerd.cri_tables() if configs.containerd is not None else ():
+        for name, entry in _runtimes(table).items():
+            if engines_base.is_nvidia_program(containerd_options.program_of(entry)):
+                paths.setdefault(name, []).append(file.path)
+    yield from defined_twice(paths)
+
+
+def disabled_cri(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for a file that disables containerd's CRI plugin, without which a kubelet does not start."""
+    disabled_in = configs.containerd.cri_disabled_in() if configs.containerd is not None else None
+    if disabled_in is not None:
+        message = (
+            f"{disabled_in} disables containerd's CRI plugin, as Docker's packages do. Kubernetes cannot use this"
+            " containerd."
+        )
+        advice = "Nothing needs to be done if only Docker uses this containerd."
+        yield report.info("cri-disabled", disabled_in, message, advice)
 
 
 # -- CRI-O -----------------------------------------------------------------------------------------------------------
@@ -330,6 +393,11 @@ def _hooks_of(configs: HostConfigs, engine: str, folders: t.Iterable[str]) -> li
 
 
 FOREIGN_FILE_RULES = (
+    kubespray,
+    copied_settings,
+    containerd_old_drop_in,
+    containerd_runtimes,
+    disabled_cri,
     docker_flags,
     crio_old_drop_in,
     crio_runtimes,

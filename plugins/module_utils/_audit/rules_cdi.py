@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import ignored
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
@@ -108,6 +109,27 @@ def _by_paths(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
     """Return the devices, grouped by the files that define them."""
     paths = {name: tuple(report.texts(paths)) for name, paths in report.table(by_name).items()}
     return cdi_registry.grouped({name: found for name, found in paths.items() if found})
+
+
+_IGNORED_ADVICE = {
+    ignored.LINKED: "Replace the link by a directory, or name its target in the settings of the engines.",
+    ignored.SUFFIX: "Rename the file, so that it ends in .yaml.",
+    ignored.UNREADABLE: "Set the mode of directories to 0755 and of files to 0644.",
+}
+
+
+def ignored_files(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
+    """Yield findings for files that engines ignore. Permissions matter only for rootless engines, such as Podman's."""
+    if "cdi" not in facts.collected:
+        return
+    has_rootless = any(
+        report.facts_of(row).rootless or report.text(row.get("flavor")) in flavors.OF_USERS for row in facts.engines
+    )
+    for found in ignored.ignored_paths(host):
+        if found.kind != ignored.UNREADABLE or has_rootless:
+            is_cause = found.kind != ignored.UNREADABLE and facts.has_gpu and facts.lacks_gpu_specs
+            severity = report.CRITICAL if is_cause else report.WARNING
+            yield report.Finding(severity, "cdi-file-ignored", found.path, found.message, _IGNORED_ADVICE[found.kind])
 
 
 # -- engines ---------------------------------------------------------------------------------------------------------
@@ -251,4 +273,4 @@ def _lacks_nvidia_ctk(facts: report.HostFacts) -> bool:
 
 
 RULES = (faulty, stale, conflicts, engine_limits, too_new, docker_without_cdi, refresh)
-HOST_RULES = (unread_directories,)
+HOST_RULES = (unread_directories, ignored_files)
