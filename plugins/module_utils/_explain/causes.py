@@ -50,7 +50,6 @@ _OF_PODS = (
     "kubelet-not-responding", "kubelet-engine-not-configured", "engine-not-responding", "cri-disabled", "cdi-off",
     "pod-without-runtime", "device-plugin-not-serving", "device-plugin-outdated", "devices-not-offered",
 )  # fmt: skip
-ORDER = (*_OF_HOST, *_OF_CDI, *_OF_TOOLKIT, *_OF_PODS)
 _WITH_CRI = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)
 _PARTS = ("gpus", "toolkit", "cdi", "engines", "findings")
 

@@ -68,7 +68,7 @@ class Request(t.NamedTuple):
     """One request for devices, as the engine recorded it.
 
     - ``kind``: one of GPUS to DEVICE. ``value``: the record, verbatim. ``source``: where it is recorded, such as
-      "HostConfig.DeviceRequests" or "/etc/containers/containers.conf".
+      "HostConfig.DeviceRequests".
     - ``names``: the GPUs that it names: ALL, indexes, UUIDs, PCI addresses, MIG indexes such as 0:1, names of CDI
       devices, or paths of device nodes. Empty: it names none.
     - ``number``: how many GPUs it requests without names. 0: it does not say.

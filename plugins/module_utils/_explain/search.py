@@ -17,11 +17,9 @@ import typing as t
 from urllib.parse import quote
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
@@ -274,25 +272,7 @@ class _Place:
 
     def _read_podman(self, identifier: str) -> FoundContainer:
         (data,) = json_data.check(self._podman("container", "inspect", "--", identifier), list)
-        container = explain_record.from_podman(json_data.check(data, dict))
-        others = tuple(request for request in container.requests if request.source != explain_record.NODES)
-        if container.state == explain_record.RUNNING and others != container.requests:
-            # No command line has requested its nodes. The files of Podman may, for all containers.
-            requests = self._requests_in_files()
-            container = container._replace(requests=(*requests, *others)) if requests else container
-        return FoundContainer(container, self.state)
-
-    def _requests_in_files(self) -> list[explain_record.Request]:
-        """Return the devices in containers.conf; none if a file is not valid. Raises MissingPackageError."""
-        files = engines_base.HostFiles(self.host, self.engine.key)
-        version = program_version.ask_version(self.engine, self.installation, self.host, self.run) or ""
-        try:
-            conf = podman_config.ContainersConf(files, core_text.parse_version(version) or ())
-            return explain_record.of_devices(*conf.devices())
-        except errors.MissingPackageError:
-            raise
-        except errors.NvidiaError:
-            return []
+        return FoundContainer(explain_record.from_podman(json_data.check(data, dict)), self.state)
 
     def _podman(self, *arguments: str) -> t.Any:
         status, output, messages = self.run(self.host.argv([self.state.binary, *arguments]))

@@ -30,7 +30,6 @@ if t.TYPE_CHECKING:
 MAIN = "/etc/containers/containers.conf"
 DROP_IN = "/etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
 CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
-DEVICES: KeyPath = ("containers", "devices")
 _FIELDS = key_names.fields(engine=key_names.fields(CDI_DIRS[-1]))
 
 _PACKAGED_MAIN = "/usr/share/containers/containers.conf"
@@ -97,16 +96,6 @@ class ContainersConf:
         """Return the setting after all files, or after those that are read before the file ``before``."""
         read = itertools.takewhile(lambda file: file.path != before, self.files)
         return next((setting for _file, setting in reversed([*self._settings(read)])), CdiDirs(self._default))
-
-    def devices(self) -> tuple[tuple[str, ...], str]:
-        """Return the devices of all containers, and the last file that sets them; both are empty without one."""
-        setting, last = CdiDirs(()), ""
-        for file in self.files:
-            value = file.document.value(*DEVICES)
-            if isinstance(value, list):
-                valid = [entry for entry in value if isinstance(entry, str) or _is_attribute(entry)]
-                setting, last = setting.after(valid), file.path
-        return setting.folders, last
 
     def replacing_file(self) -> ConfFile | None:
         """Return the last file whose setting replaces that of the files before it."""

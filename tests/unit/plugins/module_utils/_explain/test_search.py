@@ -15,7 +15,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record, search
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import search
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import CREATED, RUNNING
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.search import (
     EngineState,
@@ -289,35 +289,6 @@ def test_podman(docker: Docker) -> None:
     assert found.engine == EngineState("podman", "", "/usr/bin/podman")
     docker.podman[f"container inspect -- {THREE}"] = (0, "{}", "")
     assert "cannot be read: a value is not of the type list. Run the task again." in docker.error("p1")
-
-
-@pytest.mark.parametrize(
-    ("files", "sources"),
-    [
-        (("[containers]\ndevices = ['nvidia.com/gpu=0', '/dev/fuse']\n",), ["/etc/containers/containers.conf"]),
-        (
-            ("[containers]\ndevices = ['nvidia.com/gpu=0']\n",
-             "[containers]\ndevices = ['/dev/nvidia1', {append = true}]\n"),
-            ["/etc/containers/containers.conf.d/1.conf"] * 2,
-        ),
-        (("[containers]\ndevices = ['/dev/nvidia0']\n", "[containers]\ndevices = []\n"), [record.NODES]),
-        *((("[containers]\ndevices = " + value,), [record.NODES]) for value in ("1", "[1, {a = 1}]")),
-        (("[",), [record.NODES]),
-        ((), [record.NODES]),
-    ],
-)  # fmt: skip
-def test_devices_of_all_containers_of_podman(docker: Docker, files: tuple[str, ...], sources: list[str]) -> None:
-    for path, content in zip(("containers.conf", "containers.conf.d/1.conf"), files):
-        docker.write(f"/etc/containers/{path}", content)
-    data = inspected(THREE, "p1", HostConfig={"Devices": [{"PathOnHost": "/dev/nvidia0"}]})
-    docker.add_podman(data)
-    requests = docker.find("p1").container.requests
-    assert [request.source for request in requests] == [*sources, "Config.Env"]
-    # Without a node that nothing else explains, the files have no part in it.
-    docker.add_podman({**data, "HostConfig": {}})
-    assert [request.source for request in docker.find("p1").container.requests] == ["Config.Env"]
-    docker.add_podman({**data, "State": {"Status": "exited"}})
-    assert docker.find("p1").container.requests[0].source == record.NODES
 
 
 @pytest.mark.parametrize(
