@@ -47,7 +47,8 @@ def describe_host(
         # Specifications are compared with the GPUs, so CDI needs them too.
         gpus = _describe_gpus(host, run, "gpus" in gather_subset, (root, folders))
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
-    kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
+    with_kubelet = "kubernetes" in gather_subset
+    kubernetes, missing_for_kubelet = kubernetes_info.describe_kubernetes(host) if with_kubelet else (None, None)
     common, missing_toml = host_parts.describe_parts(host, run, gather_subset, toolkit_dir, kubernetes)
     if selected_engines is not None:
         _mark_selected(common["engines"] or (), selected_engines)
@@ -87,10 +88,6 @@ def _describe_cdi(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import info as cdi_info  # noqa: PLC0415
 
     return cdi_info.describe_cdi(host, run, gpus)
-
-
-def _describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | None]:
-    return kubernetes_info.describe_kubernetes(host)
 
 
 def _findings(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:

@@ -36,7 +36,7 @@ def describe_parts(
     Raises:
         NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
-    engines, needed = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
+    engines, needed = engines_info.describe_engines(host, run) if "engines" in gather_subset else (None, None)
     if engines is not None:
         _mark_engine_of_kubelet(host, engines, kubernetes)
     directories = runtime_directories(host, engines or ())
@@ -81,10 +81,6 @@ def _describe_toolkit(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import info as toolkit_info  # noqa: PLC0415
 
     return toolkit_info.describe_toolkit(host, run, directory, runtime_dirs)
-
-
-def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
-    return engines_info.describe_engines(host, run)
 
 
 def _mark_engine_of_kubelet(

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import FakeDocker, docker_host
@@ -34,7 +35,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
 
 
 def test_parts_that_are_not_gathered(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_parts, "_describe_engines", lambda *_args: pytest.fail("collected"))
+    monkeypatch.setattr(engines_info, "describe_engines", lambda *_args: pytest.fail("collected"))
     found = describe_host(docker.host, docker.run, ["toolkit"])
     assert found["engines"] is None
     assert found["toolkit"]["config_path"] == "/etc/nvidia-container-runtime/config.toml"
