@@ -177,12 +177,6 @@ def test_docker_that_records_nothing(docker: DockerWithContainers) -> None:
     assert docker_trial(docker, {"Config": {}}).copy().reason == "Docker does not record what the container requests"
 
 
-def test_docker_that_does_not_answer(docker: DockerWithContainers) -> None:
-    tried = Trial("docker", docker.host, state("/run/none.sock"), docker_data()).copy()
-    assert tried.reason.startswith("docker does not answer correctly on /run/none.sock")
-    assert (tried.error, bool(tried.advice)) == ("", True)
-
-
 @pytest.mark.parametrize(("before", "after"), [(PID, 0), (PID, PID + 1), (0, 0)])
 def test_a_copy_that_ends(docker: DockerWithContainers, before: int, after: int) -> None:
     runs(docker, before)
@@ -190,17 +184,6 @@ def test_a_copy_that_ends(docker: DockerWithContainers, before: int, after: int)
     trial.after = lambda: runs(docker, after)
     assert trial.copy() == copies.Tried(reason="The copy ended before it was measured")
     assert (trial.measured, docker.kept) == ([before] * bool(before), {})
-
-
-def test_an_interrupted_copy_is_removed(docker: DockerWithContainers) -> None:
-    def interrupt() -> t.NoReturn:
-        raise SystemExit(143)
-
-    trial = docker_trial(docker, docker_data())
-    trial.after = interrupt
-    with pytest.raises(SystemExit):
-        trial.copy()
-    assert (len(docker.made), docker.kept, docker.imported) == (1, {}, {})
 
 
 def test_programs_that_cannot_be_used(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:

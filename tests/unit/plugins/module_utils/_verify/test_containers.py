@@ -265,11 +265,6 @@ def test_podman_runs_a_container(podman: FakePodman) -> None:
     }
 
 
-def test_podman_adds_no_devices_by_default(podman: FakePodman) -> None:
-    podman_containers(podman).run(SPEC)
-    assert not [word for words in podman.commands for word in words if word.startswith(("--device", "--runtime"))]
-
-
 @pytest.mark.parametrize(("state", "status"), [("exited 3", 3), ("stopped 137", 137)])
 def test_podman_returns_status_and_output(podman: FakePodman, state: str, status: int) -> None:
     podman.states = ["created 0", "initialized 0", state]
@@ -322,13 +317,6 @@ def test_podman_reports_errors(podman: FakePodman, command: str, answer: Answer,
     assert advice in error.advice
     assert error.started is not command.startswith("image")
     assert error.output == ("hello" if command == "run" else "")
-    assert podman.kept == []
-
-
-def test_podman_container_that_does_not_exit(podman: FakePodman) -> None:
-    podman.states = ["running 0"]
-    error = failure(podman_containers(podman), SPEC._replace(timeout=0.1))
-    assert (error.problem, error.output) == ("The container did not exit within 0.1 seconds", "hello")
     assert podman.kept == []
 
 
@@ -396,10 +384,3 @@ def test_podman_reports_a_container_that_cannot_be_removed(podman: FakePodman, c
     containers = podman_containers(podman)
     assert containers.run(SPEC) == ContainerResult(0, "hello")
     assert containers.cleanup_error == "The container may still exist: busy"
-
-
-def test_podman_removes_an_interrupted_container(podman: FakePodman, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PodmanContainers, "_output", interrupt)
-    with pytest.raises(SystemExit):
-        podman_containers(podman).run(SPEC)
-    assert podman.kept == []

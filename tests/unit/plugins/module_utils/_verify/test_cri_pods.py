@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 import typing as t
 
 import pytest
@@ -141,15 +140,6 @@ def test_reports_long_and_empty_errors(cri: FakeCri) -> None:
     assert failure(pods(cri)).problem.startswith(problem)
 
 
-def test_a_container_that_does_not_exit(cri: FakeCri) -> None:
-    cri.status = None
-    started = time.monotonic()
-    error = failure(pods(cri), SPEC._replace(timeout=0.3))
-    assert 0.3 <= time.monotonic() - started < 5
-    assert (error.problem, error.output) == ("The container did not exit within 0.3 seconds", "hello")
-    assert cri.pods == {}
-
-
 def test_an_engine_that_hangs_or_does_not_listen(cri: FakeCri) -> None:
     cri.silent = "RunPodSandbox"
     assert "does not answer correctly" in failure(pods(cri), SPEC._replace(timeout=0.3)).problem
@@ -167,17 +157,6 @@ def test_removes_only_own_leftovers_first(cri: FakeCri) -> None:
     assert pods(cri).run(SPEC).status == 0
     assert cri.pods == {"kube": others}
     assert cri.calls.index("RemovePodSandbox") < cri.calls.index("RunPodSandbox")
-
-
-def test_removes_an_interrupted_pod(cri: FakeCri, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_arguments: object) -> t.NoReturn:
-        raise SystemExit(143)
-
-    monkeypatch.setattr(CriPods, "_status", interrupt)
-    with pytest.raises(SystemExit):
-        pods(cri).run(SPEC)
-    assert cri.pods == {}
-    assert not (cri.root / "run" / "gpufleet-verify").exists()
 
 
 def test_reports_a_pod_that_cannot_be_removed(cri: FakeCri) -> None:
