@@ -1078,7 +1078,7 @@ cdi:
           elements: str
           sample: []
         warnings:
-          description: Unusual but accepted content, as messages.
+          description: Differences from the host with which engines can still use the file, as messages.
           type: list
           elements: str
           sample: []

@@ -270,7 +270,6 @@ def _file_entry(
         devices=[device["name"] for device in document.get("devices", ()) if device.get("name")],
         valid=not file.errors,
         errors=file.errors,
-        warnings=[str(problem) for problem in result.warnings],
     )
     if file.errors:
         return entry._asdict()
@@ -282,7 +281,7 @@ def _file_entry(
         reasons += changed_gpus(document, host, gpus, names)
     return entry._replace(
         driver_version=cdi_compare.driver_of(document) or None,
-        warnings=[*entry.warnings, *host_check.check_host(document, host).warnings],
+        warnings=[*host_check.check_host(document, host).warnings],
         stale=bool(reasons),
         reasons=core_errors.as_dicts(reasons),
         missing_paths=missing,

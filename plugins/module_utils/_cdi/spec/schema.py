@@ -9,8 +9,6 @@ The rules are those of release 1.1.0 of the CDI library. It accepts more than th
 
 from __future__ import annotations
 
-import decimal
-import math
 import re
 import typing as t
 
@@ -84,16 +82,6 @@ _UINT64 = 2**64
 # The values that the library uses for null in a list. It crashes on null as a node, a hook and similar entries.
 _NULL_VALUES: dict[str, t.Callable[[], t.Any]] = {"string": str, "uint32": int, "device": dict}
 
-# The options of mount(8), and those that runc and crun add: recursive forms, mappings of owners, and copies.
-_NEGATABLE = ("suid", "dev", "exec", "atime", "diratime", "relatime", "strictatime", "symfollow")
-MOUNT_OPTIONS = frozenset(
-    [prefix + negation + name for prefix in ("", "r") for negation in ("", "no") for name in _NEGATABLE]
-    + [prefix + name for prefix in ("", "r") for name in ("bind", "private", "shared", "slave", "unbindable", "idmap")]
-    + ["ro", "rro", "rw", "rrw", "sync", "async", "dirsync", "remount", "defaults", "silent", "loud", "tmpcopyup"]
-    + [negation + name for negation in ("", "no") for name in ("mand", "iversion", "acl", "lazytime")]
-    + ["copy-symlink", "src-nofollow"]
-)
-
 
 class SpecificationProblem(t.NamedTuple):
     """A problem of a document. ``field`` is like ``devices[0].containerEdits.env[1]``, empty for the whole document."""
@@ -147,11 +135,10 @@ def device_name_problem(name: str) -> str:
 
 
 class Reader:
-    """Converts data to the types of the library, and records errors and warnings."""
+    """Converts data to the types of the library, and records errors."""
 
     def __init__(self) -> None:
         self.errors: list[SpecificationProblem] = []
-        self.warnings: list[SpecificationProblem] = []
 
     def error(self, field: str, message: str) -> None:
         if len(self.errors) >= _MAX_PROBLEMS:
@@ -160,10 +147,6 @@ class Reader:
             )
             raise LimitError
         self.errors.append(SpecificationProblem(field, message))
-
-    def warn(self, field: str, message: str) -> None:
-        if len(self.warnings) < _MAX_PROBLEMS:
-            self.warnings.append(SpecificationProblem(field, message))
 
     def read(self, data: t.Any) -> dict[str, t.Any] | None:
         """Return a whole document, or None if ``data`` is not a mapping.
@@ -203,8 +186,6 @@ class Reader:
             if name is None:
                 self.error(inner, f"is an unknown field. Known fields: {', '.join(_FIELDS[type_name])}")
                 continue
-            if name != key:
-                self.warn(inner, f"is spelled {name} in the CDI specification")
             read = self._value(inner, _FIELDS[type_name][name], value)
             if read is not None:
                 found[name] = read
@@ -238,8 +219,6 @@ class Reader:
         text = _number_text(data) if isinstance(data, (int, float)) else None
         if text is None:
             self.error(field, f"must be a string, but is {_type_name(data)}")
-            return None
-        self.warn(field, f"is {_type_name(data)}. Engines read it as {core_text.quoted(text)}. Write it in quotes")
         return text
 
     def _number(self, field: str, type_name: str, data: t.Any) -> int | None:
@@ -262,7 +241,7 @@ class Reader:
 
 
 def read(data: t.Any) -> dict[str, t.Any]:
-    """Return a document without its errors and warnings; empty if it cannot be read."""
+    """Return a document without its errors; empty if it cannot be read."""
     try:
         return Reader().read(data) or {}
     except LimitError:
@@ -286,22 +265,9 @@ def _type_name(data: t.Any) -> str:
 
 
 def _number_text(value: float) -> str | None:
-    """Return a number or a boolean as a string in the format of Go's strconv, or None if it is too large."""
+    """Return a number or a boolean as a string, as the library reads it, or None if it is too large."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and -(2**63) <= value < _UINT64:
-        return str(value)
-    try:
-        value = float(value)
-    except OverflowError:
-        return None
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    exact = decimal.Decimal(repr(value)).normalize()
-    power = exact.adjusted()
-    # FormatFloat(value, 'g', -1, 64) uses an exponent where a precision of six is not enough.
-    if -4 <= power < 6:
-        return format(exact, "f")
-    digits = "".join(map(str, exact.as_tuple().digits))
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    if isinstance(value, int):
+        return str(value) if -(2**63) <= value < _UINT64 else None
+    return f"{value:g}"

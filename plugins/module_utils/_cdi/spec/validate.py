@@ -34,8 +34,6 @@ class ValidationResult(t.NamedTuple):
     """
 
     errors: tuple[cdi_schema.SpecificationProblem, ...]
-    warnings: tuple[cdi_schema.SpecificationProblem, ...]
-    minimum_version: str
     document: dict[str, t.Any]
 
 
@@ -43,17 +41,14 @@ def validate(data: t.Any) -> ValidationResult:
     """Return the CDI library's result for parsed ``data`` with string keys. Never raises, and takes limited time."""
     reader = cdi_schema.Reader()
     document: dict[str, t.Any] = {}
-    needs: list[cdi_versions.Need] = []
     try:
         read = reader.read(data)
         if read is not None:
             document = read
-            needs = cdi_versions.version_needs(document)
-            _Rules(reader, document, needs).apply()
+            _Rules(reader, document).apply()
     except cdi_schema.LimitError:
         pass
-    minimum = cdi_versions.highest_need(needs)
-    return ValidationResult(tuple(reader.errors), tuple(reader.warnings), minimum, document)
+    return ValidationResult(tuple(reader.errors), document)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -63,12 +58,11 @@ def _overlap(one: str, other: str) -> bool:
 
 
 class _Rules:
-    """The checks of the library for a document that it could read, and checks that it lacks."""
+    """The checks of the library for a document that it could read."""
 
-    def __init__(self, reader: cdi_schema.Reader, document: Data, needs: t.Sequence[cdi_versions.Need]) -> None:
+    def __init__(self, reader: cdi_schema.Reader, document: Data) -> None:
         self._reader = reader
         self._document = document
-        self._needs = needs
         # These values are missing in the document. Errors about them would be duplicates.
         self._unreadable_fields = [problem.field for problem in reader.errors]
 
@@ -99,9 +93,10 @@ class _Rules:
             known = ", ".join(cdi_versions.VERSIONS[cdi_versions.VERSIONS.index(cdi_versions.EARLIEST) :])
             self._error("cdiVersion", f"is {core_text.quoted(version)}, an unknown version. Known versions: {known}")
             return
-        needed = cdi_versions.highest_need(self._needs)
+        needs = cdi_versions.version_needs(self._document)
+        needed = cdi_versions.highest_need(needs)
         if cdi_versions.version_number(needed) > stated:
-            reason = next((f" for {need.what} ({need.field})" for need in self._needs if need.version == needed), "")
+            reason = next((f" for {need.what} ({need.field})" for need in needs if need.version == needed), "")
             self._error("cdiVersion", f"is {version}, but the document needs {needed}{reason}")
 
     def _kind(self) -> None:
@@ -133,11 +128,8 @@ class _Rules:
                 # None stands for an item that could not be read.
                 if item is not None:
                     check(f"{field}.{key}[{index}]", item)
-        self._check_unique(f"{field}.deviceNodes", edits.get("deviceNodes", ()), "path", self._reader.warn)
         for name in ("hostInterfaceName", "name"):
-            self._check_unique(f"{field}.netDevices", edits.get("netDevices", ()), name, self._error)
-        if 0 in edits.get("additionalGids", ()):
-            self._reader.warn(f"{field}.additionalGids", "contains the group 0, which engines ignore")
+            self._check_unique(f"{field}.netDevices", edits.get("netDevices", ()), name)
         if "intelRdt" in edits:
             self._rdt(f"{field}.intelRdt", edits["intelRdt"])
 
@@ -147,14 +139,12 @@ class _Rules:
             if variable.find("=") <= 0:
                 self._error(f"{field}[{index}]", "does not have the form NAME=value")
 
-    def _check_unique(
-        self, field: str, items: t.Sequence[t.Any], key: str, report: t.Callable[[str, str], None]
-    ) -> None:
+    def _check_unique(self, field: str, items: t.Sequence[t.Any], key: str) -> None:
         first: dict[str, int] = {}
         for index, item in enumerate(items):
             text = item.get(key, "") if item else ""
             if text and text in first:
-                report(
+                self._error(
                     f"{field}[{index}].{key}", f"is {core_text.quoted(text)}, the same as {field}[{first[text]}].{key}"
                 )
             first.setdefault(text, index)
@@ -163,15 +153,8 @@ class _Rules:
         if not item.get(key, ""):
             self._error(f"{field}.{key}", "is empty")
 
-    def _warn_relative(self, field: str, item: Data, key: str) -> None:
-        text = item.get(key, "")
-        if text and not text.startswith("/"):
-            self._reader.warn(f"{field}.{key}", f"is the relative path {core_text.quoted(text)}. Use an absolute path")
-
     def _node(self, field: str, node: Data) -> None:
         self._require(field, node, "path")
-        self._warn_relative(field, node, "path")
-        self._warn_relative(field, node, "hostPath")
         if node.get("type", "") not in _NODE_TYPES:
             self._error(f"{field}.type", f"is {core_text.quoted(node['type'])}. Use b, c, u or p, or remove it")
         if node.get("permissions", "").strip("rwm"):
@@ -179,33 +162,17 @@ class _Rules:
                 f"{field}.permissions",
                 f"is {core_text.quoted(node['permissions'])}. Only the letters r, w and m are allowed",
             )
-        for key in ("major", "minor"):
-            if node.get(key, 0) < 0:
-                self._reader.warn(f"{field}.{key}", "is negative. Newer engines reject it")
 
     def _hook(self, field: str, hook: Data) -> None:
         name = hook.get("hookName", "")
         if name not in _HOOK_NAMES:
             self._error(f"{field}.hookName", f"is {core_text.quoted(name)}. Use one of {', '.join(_HOOK_NAMES)}")
         self._require(field, hook, "path")
-        self._warn_relative(field, hook, "path")
         self._environment(f"{field}.env", hook.get("env", ()))
-        if hook.get("timeout", 0) < 0:
-            self._reader.warn(f"{field}.timeout", "is negative")
 
     def _mount(self, field: str, mount: Data) -> None:
         self._require(field, mount, "hostPath")
         self._require(field, mount, "containerPath")
-        self._warn_relative(field, mount, "containerPath")
-        if not is_bind(mount):
-            # Other file systems define their own sources and options.
-            return
-        self._warn_relative(field, mount, "hostPath")
-        for index, option in enumerate(mount.get("options", ())):
-            if option not in cdi_schema.MOUNT_OPTIONS:
-                self._reader.warn(
-                    f"{field}.options[{index}]", f"is {core_text.quoted(option)}, which is an unknown option"
-                )
 
     def _interface(self, field: str, interface: Data) -> None:
         self._require(field, interface, "hostInterfaceName")

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.versions import minimum_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
     ConfigurationError,
@@ -71,7 +72,7 @@ def test_the_librarys_verdicts(name: str) -> None:
         return
     assert (not judgement.errors) == wanted["accepted"]
     if wanted["accepted"]:
-        assert judgement.minimum_version == wanted["minimum_version"]
+        assert minimum_version(judgement.document) == wanted["minimum_version"]
 
 
 @both_scanners

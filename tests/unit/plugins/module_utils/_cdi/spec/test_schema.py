@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.schema import (
-    MOUNT_OPTIONS,
     device_name_problem,
     kind_problem,
     split_kind,
@@ -60,13 +59,6 @@ def test_valid_device_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "_a", "a_", "a+b", "MIG-GPU-x/1/0", "0 1", "a\n", "ü"])
 def test_invalid_device_names(name: str) -> None:
     assert device_name_problem(name)
-
-
-@pytest.mark.parametrize(
-    "option", ["ro", "rro", "nosuid", "nodev", "rbind", "rprivate", "noexec", "norelatime", "runbindable", "ridmap"]
-)
-def test_mount_options(option: str) -> None:
-    assert option in MOUNT_OPTIONS
 
 
 def test_split_kind() -> None:

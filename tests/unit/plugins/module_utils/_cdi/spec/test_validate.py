@@ -44,12 +44,6 @@ def errors(data: t.Any) -> list[str]:
     return [str(problem) for problem in validate(data).errors]
 
 
-def warnings(data: t.Any) -> list[str]:
-    result = validate(data)
-    assert result.errors == ()
-    return [str(problem) for problem in result.warnings]
-
-
 CLEAN = [
     document(),
     edited(env=["A=b", "A=", "A=b=c"]),
@@ -79,9 +73,7 @@ CLEAN = [
 
 @pytest.mark.parametrize("data", CLEAN)
 def test_valid_documents(data: Data) -> None:
-    result = validate(data)
-    assert result.errors == ()
-    assert result.warnings == ()
+    assert validate(data).errors == ()
 
 
 FAULTS = [
@@ -194,40 +186,6 @@ def test_variables_are_not_shown() -> None:
     assert "hunter2" not in " ".join(errors(edited(env=["hunter2"], hooks=[{**HOOK, "env": ["=hunter2"]}])))
 
 
-DOUBTS = [
-    (document(device=device(0)), 'devices[0].name is a number. Engines read it as "0". Write it in quotes.'),
-    (document(device=device(0.5)), 'Engines read it as "0.5"'),
-    (document(device=device(True)), 'Engines read it as "true"'),
-    (document(annotations={"a": 1}), 'annotations.a is a number. Engines read it as "1"'),
-    (edited(additionalGIDs=[44]), "containerEdits.additionalGIDs is spelled additionalGids in the CDI specification"),
-    (edited(additionalGids=[0]), "containerEdits.additionalGids contains the group 0"),
-    (
-        edited(deviceNodes=[{"path": "/a"}, NODE, NODE]),
-        'deviceNodes[2].path is "/dev/nvidia0", the same as containerEdits.deviceNodes[1].path',
-    ),
-    (
-        edited(deviceNodes=[{"path": "dev/x"}]),
-        'deviceNodes[0].path is the relative path "dev/x". Use an absolute path.',
-    ),
-    (edited(deviceNodes=[{**NODE, "hostPath": "x"}]), "deviceNodes[0].hostPath is the relative path"),
-    (edited(deviceNodes=[{**NODE, "major": -1}]), "deviceNodes[0].major is negative"),
-    (edited(hooks=[{**HOOK, "path": "hook"}]), "hooks[0].path is the relative path"),
-    (edited(hooks=[{**HOOK, "timeout": -1}]), "hooks[0].timeout is negative."),
-    (edited(mounts=[{**MOUNT, "hostPath": "x"}]), "mounts[0].hostPath is the relative path"),
-    (edited(mounts=[{**MOUNT, "containerPath": "x"}]), "mounts[0].containerPath is the relative path"),
-    (
-        edited(mounts=[{**MOUNT, "options": ["ro", "zzz"]}]),
-        'mounts[0].options[1] is "zzz", which is an unknown option.',
-    ),
-]
-
-
-@pytest.mark.parametrize(("data", "message"), DOUBTS)
-def test_warnings(data: Data, message: str) -> None:
-    (warning,) = warnings(data)
-    assert message in warning
-
-
 NEEDS = [
     (document(), "0.3.0", ""),
     (edited(mounts=[{**MOUNT, "type": ""}], deviceNodes=[{**NODE, "hostPath": ""}]), "0.3.0", ""),
@@ -254,7 +212,7 @@ NEEDS = [
 
 @pytest.mark.parametrize(("data", "version", "field"), NEEDS)
 def test_version_needs(data: Data, version: str, field: str) -> None:
-    assert minimum_version(data) == validate(data).minimum_version == version
+    assert minimum_version(data) == version
     needs = [need for need in version_needs(data) if need.version == version]
     assert [need.field for need in needs] == ([field] if field else [])
 
@@ -283,12 +241,7 @@ def test_version_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        *((0, "0"), (10**19, "10000000000000000000"), (2**64, "1.8446744073709552e+19"), (True, "true"), (-0.0, "-0")),
-        *((0.5, "0.5"), (1.0, "1"), (123456.5, "123456.5"), (1e6, "1e+06"), (0.0001, "0.0001"), (1e-5, "1e-05")),
-        *((1234567.0, "1.234567e+06"), (float("inf"), "+Inf"), (float("nan"), "NaN"), (-1.5, "-1.5")),
-    ],
+    ("value", "name"), [(0, "0"), (10**19, "10000000000000000000"), (True, "true"), (0.5, "0.5"), (1.0, "1")]
 )
 def test_numbers_as_strings(value: float, name: str) -> None:
     assert validate(document(annotations={"a": value})).document["annotations"] == {"a": name}
@@ -320,7 +273,6 @@ def test_limit_on_problems() -> None:
     assert len(found) == 101
     assert " more than 100 errors. " in found[-1]
     assert len(errors(edited(env=["A"] * 100))) == 100
-    assert len(validate(edited(deviceNodes=[NODE] * 5000)).warnings) == 100
 
 
 def test_recursive_document() -> None:
@@ -373,8 +325,7 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_arbitrary_data(data: t.Any) -> None:
     result = validate(data)
-    assert all(str(problem).isprintable() for problem in [*result.errors, *result.warnings])
-    assert result.minimum_version in VERSIONS
+    assert all(str(problem).isprintable() for problem in result.errors)
     if isinstance(data, dict):
         assert minimum_version(data) in VERSIONS
 
@@ -406,4 +357,3 @@ def test_validation_is_idempotent(data: Data) -> None:
     if not result.errors:
         assert again.errors == ()
         assert again.document == result.document
-        assert again.minimum_version == result.minimum_version
