@@ -169,10 +169,7 @@ def _plan(options: RefreshOptions, host: hostfs.HostFS, runners: Runners, progra
     return refresh_units.RefreshPlan(
         output=location.path,
         contents=contents,
-        links=(
-            *_own_links(host, refresh_units.OWN_SERVICE, refresh_units.SERVICE_TARGET),
-            *_own_links(host, refresh_units.OWN_PATH_UNIT, refresh_units.PATH_TARGET),
-        ),
+        links=tuple(link for link in refresh_units.OWN_LINKS if not host.lexists(link.path)),
         replaced=replaced,
         warnings=tuple(warnings),
     )
@@ -226,9 +223,3 @@ def _require_same_kind(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
             f" nvidia_cdi_refresh with {errors.option:state}: absent first, or write {options.kind} with"
             " nvidia_cdi_spec only."
         )
-
-
-def _own_links(host: hostfs.HostFS, name: str, target: str) -> list[refresh_units.Link]:
-    """Return the missing links that make ``target`` start the unit ``name`` of this collection."""
-    path = f"{refresh_units.UNIT_DIR}/{target}.wants/{name}"
-    return [] if host.lexists(path) else [refresh_units.Link(path, f"{refresh_units.UNIT_DIR}/{name}")]

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import typing as t
 
@@ -63,8 +64,8 @@ class Changes(t.NamedTuple):
     """The changes on the disk.
 
     ``files`` are files to write, and ``restored`` are files to remove or restore. ``purged_backups`` are the backups to
-    remove. ``missing_links`` are listed as created, but do not exist, and no unit has used ``unused_records`` yet.
-    ``obsolete_state`` is whether the state directory has other files although no service remains.
+    remove. No unit has used ``unused_records`` yet. ``obsolete_state`` is whether the state directory has other files
+    although no service remains.
     """
 
     plan: refresh_units.RefreshPlan | None
@@ -73,7 +74,6 @@ class Changes(t.NamedTuple):
     restored: tuple[core_plan.PlannedFile, ...]
     created_links: tuple[refresh_units.Link, ...]
     removed_links: tuple[refresh_units.Link, ...]
-    missing_links: tuple[refresh_units.Link, ...] = ()
     unused_records: tuple[core_records.OriginalFile, ...] = ()
     purged_backups: tuple[str, ...] = ()
     obsolete_state: bool = False
@@ -85,8 +85,8 @@ class Changes(t.NamedTuple):
     @property
     def changed(self) -> bool:
         # A file is restored without a change if an earlier removal failed before it removed the record.
-        links = (self.created_links, self.removed_links, self.missing_links)
-        others = (self.restored, *links, self.unused_records, self.purged_backups, self.obsolete_state)
+        links = (*self.created_links, *self.removed_links)
+        others = (self.restored, links, self.unused_records, self.purged_backups, self.obsolete_state)
         return bool(self.changed_files) or any(others)
 
 
@@ -144,15 +144,13 @@ class CdiRefresh:
         files = () if plan is None else tuple(self._planned_files(plan))
         kept = {file.path for file in files}
         records = core_records.load_records(host, refresh_plan.CDI_REFRESH)
-        unneeded = [link for link in refresh_systemd.own_links(host) if not _is_needed(plan, link)]
         return Changes(
             plan=plan,
             warnings=warnings,
             files=files,
             restored=tuple(self._restored_file(record) for record in records if record.path not in kept),
             created_links=() if plan is None else plan.links,
-            removed_links=tuple(link for link in unneeded if host.lexists(link.path)),
-            missing_links=tuple(link for link in unneeded if not host.lexists(link.path)),
+            removed_links=_existing_links(host) if plan is None else (),
             unused_records=tuple(cdi_records.unused_unit_records(host)) if plan is None else (),
             purged_backups=self._purged_backups(),
             obsolete_state=plan is None and self._has_obsolete_state(),
@@ -195,7 +193,7 @@ class CdiRefresh:
             changes = self._plan_changes()
             self._stop_path_unit(changes)
             self._record_originals(changes.plan)
-            refresh_systemd.change_links(host, (), (*changes.removed_links, *changes.missing_links))
+            refresh_systemd.remove_links(host, changes.removed_links)
             for backup in changes.purged_backups:
                 apply.remove_backup(host, backup)
             backups = []
@@ -207,7 +205,7 @@ class CdiRefresh:
                         host, refresh_plan.CDI_REFRESH, file.path, backup_dir, removal=removal, purge=self._is_purge()
                     )
                     backups += writer.apply([file]) if writer.has_work([file]) else []
-            refresh_systemd.change_links(host, changes.created_links, ())
+            refresh_systemd.create_links(host, changes.created_links)
             if changes.obsolete_state or changes.purged_backups:
                 record_store.remove_state(host, _LAST_RUN)
             self._unload_removed_units(changes)
@@ -330,8 +328,8 @@ class CdiRefresh:
         }
 
 
-def _is_needed(plan: refresh_units.RefreshPlan | None, link: refresh_units.Link) -> bool:
-    return plan is not None and link.target in plan.contents
+def _existing_links(host: hostfs.HostFS) -> tuple[refresh_units.Link, ...]:
+    return tuple(link for link in refresh_units.OWN_LINKS if os.path.islink(host.real_path(link.path, last=False)))
 
 
 def _digest_of(changes: Changes) -> str:

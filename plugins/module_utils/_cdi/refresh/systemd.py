@@ -10,14 +10,13 @@ also makes systemd reload all units: containers that got their GPUs from the leg
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, systemctl
@@ -28,54 +27,19 @@ if t.TYPE_CHECKING:
 
 
 _FAILED = "failed"
-# Lists the links that this collection created, so that a removal removes only those. The name does not end in .json,
-# because this file is not a record.
-_LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
 
 
-def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
-    """Return the links of earlier runs. Raises HostError for a damaged list.
-
-    A link does not exist if another program has removed it, or if a run was killed before it created it.
-    """
-    content = host.read(_LINKS_FILE)
-    if content is None:
-        return []
-    try:
-        links = [
-            refresh_units.Link(*(json_data.check(text, str) for text in json_data.check(pair, list)))
-            for pair in json_data.load(content)
-        ]
-    except (TypeError, ValueError) as error:
-        raise errors.HostError(
-            f"{_LINKS_FILE}, the list of links that this collection created, is damaged. Remove the file, then disable"
-            " the units that you do not need."
-        ) from error
-    return links
-
-
-def change_links(
-    host: hostfs.HostFS, created: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
-) -> None:
-    """Create and remove links. The caller holds the host's lock. Raises HostError."""
-    kept = [link for link in own_links(host) if link not in (*removed, *created)]
-    if created:
-        # The list is written first, so that it also has the links of a run that is killed.
-        _write_links_file(host, [*kept, *created])
-    for link in removed:
-        _remove(host, link.path)
-    for link in created:
+def create_links(host: hostfs.HostFS, links: t.Iterable[refresh_units.Link]) -> None:
+    """Create the links. The caller holds the host's lock. Raises HostError."""
+    for link in links:
         _create(host, link)
-    if not created:
-        _write_links_file(host, kept)
 
 
-def _write_links_file(host: hostfs.HostFS, links: t.Sequence[refresh_units.Link]) -> None:
-    if links:
-        text = json.dumps([list(link) for link in links], indent=2) + "\n"
-        record_store.write_state(host, _LINKS_FILE, text.encode("utf-8"))
-    elif host.lexists(_LINKS_FILE):
-        record_store.remove_state(host, _LINKS_FILE)
+def remove_links(host: hostfs.HostFS, links: t.Iterable[refresh_units.Link]) -> None:
+    """Remove the links, and the directories that are empty then. The caller holds the host's lock. Raises HostError."""
+    for link in links:
+        atomic_write.remove_entry(host, link.path)
+        atomic_write.remove_empty_directories(host, [posixpath.dirname(link.path)])
 
 
 def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
@@ -89,12 +53,6 @@ def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
     except OSError as error:
         raise errors.os_error(link.path, "created", error) from error
     atomic_write.sync_entry(link.path, process_path)
-
-
-def _remove(host: hostfs.HostFS, path: str) -> None:
-    # The directory may be left from a run that was killed.
-    atomic_write.remove_entry(host, path)
-    atomic_write.remove_empty_directories(host, [posixpath.dirname(path)])
 
 
 # -- the service on a running host -------------------------------------------------------------------------------------

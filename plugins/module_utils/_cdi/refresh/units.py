@@ -138,6 +138,11 @@ DROP_IN = f"{UNIT_DIR}/{SERVICE}.d/50-gpufleet-nvidia.conf"
 # The targets that start the service and the path unit. A start of any service also starts again what sysinit.target
 # wants, because each service requires that target.
 SERVICE_TARGET, PATH_TARGET = "basic.target", "multi-user.target"
+# The links that enable the units of this collection.
+OWN_LINKS = tuple(
+    Link(f"{UNIT_DIR}/{target}.wants/{name}", f"{UNIT_DIR}/{name}")
+    for name, target in ((OWN_SERVICE, SERVICE_TARGET), (OWN_PATH_UNIT, PATH_TARGET))
+)
 # All services are ordered after basic.target, except those of early boot: engines, units that Quadlet generates, the
 # services of users. Local file systems are mounted and modules-load.d is done in sysinit.target. The driver's daemons
 # start later: the service loads the modules and creates the nodes itself.

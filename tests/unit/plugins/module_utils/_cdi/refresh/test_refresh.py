@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 import pytest
@@ -34,8 +33,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import
     OWN_SERVICE,
     SERVICE,
     SPECIFICATION,
-    VENDOR,
-    WANTS,
     RefreshTree,
 )
 
@@ -138,28 +135,6 @@ def test_host_without_toolkit(tree: RefreshTree) -> None:
     result = tree.refresh()
     assert result["links_removed"] == [*OWN_LINKS]
     assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
-
-
-def test_removal_after_a_run_that_was_killed_before_its_first_link(tree: RefreshTree) -> None:
-    tree.toolkit()
-    before = tree.contents()
-    links = [[f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}"]]
-    tree.write("/var/lib/gpufleet-nvidia/state/cdi.refresh.links", json.dumps(links))
-    tree.folder(WANTS)
-    done = tree.refresh(state="absent")
-    assert (done["changed"], done["links_removed"]) == (True, [])
-    assert not tree.has(WANTS)
-    assert not tree.has("/var/lib/gpufleet-nvidia")
-    assert {path: entry for path, entry in tree.contents().items() if path in before} == before
-    assert not tree.refresh(state="absent")["changed"]
-
-
-def test_damaged_list_of_links(tree: RefreshTree) -> None:
-    tree.toolkit()
-    tree.refresh()
-    tree.write("/var/lib/gpufleet-nvidia/state/cdi.refresh.links", "{")
-    with pytest.raises(HostError, match="is damaged"):
-        tree.refresh(state="absent")
 
 
 @pytest.mark.parametrize("name", [OWN_SERVICE, OWN_PATH])
