@@ -20,10 +20,9 @@ HEADER_BYTES = 4096
 _SHORTEST = 20
 _HEADER_64 = 64
 _LOADED, _DYNAMIC_SEGMENT, _LOADER_SEGMENT = 1, 2, 3
-_DYNAMIC_SECTION = 6
 _END, _NEEDED, _STRING_TABLE, _SONAME = 0, 1, 5, 14
-# A program header, a section header and an entry of the dynamic section of a 64-bit file, in bytes.
-_SEGMENT, _SECTION, _TAG = 56, 64, 16
+# A program header and an entry of the dynamic section of a 64-bit file, in bytes.
+_SEGMENT, _TAG = 56, 16
 # Limits that no real library reaches, so that a corrupt file does not take long.
 _MAX_HEADERS, _MAX_TAGS, _MAX_NAME = 4096, 4096, 4096
 
@@ -76,8 +75,7 @@ def read_soname(library: t.BinaryIO) -> str | None:
         order = _byte_order(head)
         if order is None or len(head) < _HEADER_64 or head[4] != 2:
             return None
-        # The loader uses the segments. A file without them may still have its sections.
-        return _soname_by_segments(library, head, order) or _soname_by_sections(library, head, order)
+        return _soname(library, head, order)
     except (struct.error, OverflowError):
         # The file is truncated or corrupt.
         return None
@@ -139,7 +137,7 @@ def _segments(library: t.BinaryIO, head: bytes, order: str) -> _Segments:
     loaded: list[tuple[int, int, int]] = []
     # Of several segments of one kind, the first is used.
     others: dict[int, tuple[int, int]] = {}
-    for header in _headers(library, table, count, _SEGMENT):
+    for header in _headers(library, table, count):
         kind, _flags, offset, address, _physical, length = struct.unpack_from(f"{order}2I4Q", header)
         if kind == _LOADED:
             loaded.append((address, offset, length))
@@ -149,7 +147,7 @@ def _segments(library: t.BinaryIO, head: bytes, order: str) -> _Segments:
     return _Segments(tuple(loaded), others.get(_DYNAMIC_SEGMENT), None if loader is None else loader[0])
 
 
-def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | None:
+def _soname(library: t.BinaryIO, head: bytes, order: str) -> str | None:
     segments = _segments(library, head, order)
     tags = _first(_tags(library, order, *segments.dynamic)) if segments.dynamic is not None else {}
     if _SONAME not in tags or _STRING_TABLE not in tags:
@@ -159,23 +157,10 @@ def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | N
     return None if strings is None else _name(library, strings + tags[_SONAME])
 
 
-def _soname_by_sections(library: t.BinaryIO, head: bytes, order: str) -> str | None:
-    (table,) = struct.unpack_from(f"{order}Q", head, 40)
-    count = struct.unpack_from(f"{order}H", head, 60)[0]
-    headers = _headers(library, table, count, _SECTION)
-    for header in headers:
-        if struct.unpack_from(f"{order}I", header, 4)[0] == _DYNAMIC_SECTION:
-            offset, length, link = struct.unpack_from(f"{order}2QI", header, 24)
-            tags = _first(_tags(library, order, offset, length))
-            if _SONAME in tags and link < len(headers):
-                strings = struct.unpack_from(f"{order}Q", headers[link], 24)[0]
-                return _name(library, strings + tags[_SONAME])
-    return None
-
-
-def _headers(library: t.BinaryIO, table: int, count: int, size: int) -> list[bytes]:
-    content = _read(library, table, min(count, _MAX_HEADERS) * size) if table else b""
-    return [content[start : start + size] for start in range(0, len(content) - size + 1, size)]
+def _headers(library: t.BinaryIO, table: int, count: int) -> list[bytes]:
+    """Return the program headers."""
+    content = _read(library, table, min(count, _MAX_HEADERS) * _SEGMENT) if table else b""
+    return [content[start : start + _SEGMENT] for start in range(0, len(content) - _SEGMENT + 1, _SEGMENT)]
 
 
 def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> list[tuple[int, int]]:

@@ -33,10 +33,8 @@ LIBRARIES = (
 X86_64, AARCH64 = 62, 183
 
 
-def elf(
-    soname: str = "", machine: int = X86_64, segments: bool = True, sections: bool = True, order: str = "<"
-) -> bytes:
-    """Return a library without code, with its soname in segments (loader), sections (linker) or both."""
+def elf(soname: str = "", machine: int = X86_64, segments: bool = True, order: str = "<") -> bytes:
+    """Return a library without code and without sections."""
     strings = b"\0" + soname.encode() + b"\0"
     base, header, address = 64 + 2 * 56, 64, 0x20000
     tags = [(14, 1)] if soname else []
@@ -46,16 +44,13 @@ def elf(
     # The loaded segment does not begin at the start of the file.
     loaded = struct.pack(f"{order}2I6Q", 1, 5, base, address + base, address + base, end - base, end - base, 0x1000)
     pointer = struct.pack(f"{order}2I6Q", 2, 6, base, address + base, address + base, len(dynamic), len(dynamic), 8)
-    # An empty entry, the strings, and the dynamic section, which refers to the strings by their index.
-    table = bytes(64) + struct.pack(f"{order}2I4Q2I2Q", 0, 3, 0, 0, offset, len(strings), 0, 0, 1, 0)
-    table += struct.pack(f"{order}2I4Q2I2Q", 0, 6, 0, 0, base, len(dynamic), 1, 0, 8, 16)
     start = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
     start += struct.pack(
         f"{order}2HI3QI6H",
-        *(3, machine, 1, 0, header if segments else 0, end if sections else 0, 0, header, 56, 2 if segments else 0),
-        *(64, 3 if sections else 0, 0),
+        *(3, machine, 1, 0, header if segments else 0, 0, 0, header, 56, 2 if segments else 0),
+        *(64, 0, 0),
     )
-    return start + loaded + pointer + dynamic + strings + table
+    return start + loaded + pointer + dynamic + strings
 
 
 class Files:

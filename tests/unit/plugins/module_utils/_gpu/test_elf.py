@@ -127,11 +127,8 @@ def test_truncated_table_of_segments() -> None:
         (elf("libcuda.so.1"), "libcuda.so.1"),
         (elf("libcuda.so.1", AARCH64), "libcuda.so.1"),
         (elf("libcuda.so.1", 22, order=">"), "libcuda.so.1"),
-        # A file without sections, as the loader allows, and files without segments.
-        (elf("libcuda.so.1", sections=False), "libcuda.so.1"),
-        (elf("libcuda.so.1", segments=False), "libcuda.so.1"),
-        (elf("libcuda.so.1", segments=False, order=">"), "libcuda.so.1"),
-        (elf("libcuda.so.1", segments=False, sections=False), None),
+        # The loader uses only the segments.
+        (elf("libcuda.so.1", segments=False), None),
         (elf(), None),
         (elf("x" * 5000), None),
         (program("true"), None),
@@ -162,9 +159,9 @@ def test_truncated_library(length: int) -> None:
     assert read_soname(io.BytesIO(elf("libcuda.so.1")[:length])) in {None, "libcuda.so.1"}
 
 
-@given(st.binary(max_size=64), st.integers(0, 400), st.booleans())
-def test_corrupt_libraries(noise: bytes, place: int, segments: bool) -> None:
-    content = elf("libcuda.so.1", segments=segments)
+@given(st.binary(max_size=64), st.integers(0, 400))
+def test_corrupt_libraries(noise: bytes, place: int) -> None:
+    content = elf("libcuda.so.1")
     read_soname(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
     read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
     read_links(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
@@ -173,7 +170,7 @@ def test_corrupt_libraries(noise: bytes, place: int, segments: bool) -> None:
 @pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
 def test_offsets_behind_the_end(tmp_path: Path, place: int) -> None:
     # Some file systems refuse to seek to such an offset. The result must be the same as for a missing table.
-    content = bytearray(elf("libcuda.so.1", sections=False))
+    content = bytearray(elf("libcuda.so.1"))
     struct.pack_into("<Q", content, 32, place)
     (tmp_path / "lib").write_bytes(content)
     with open(tmp_path / "lib", "rb") as stream:
