@@ -94,13 +94,8 @@ _PATH_LISTS = ("library_search_paths", "config_search_paths", "csv_files")
 def checked(request: Request, host: hostfs.HostFS) -> Request:
     """Return ``request`` with normalized paths, dev_root set, and the roots without links.
 
-    Raises NvidiaError for unknown values.
+    Raises NvidiaError for a relative path, and for devices without names.
     """
-    _require_known("device_name_strategies", request.device_name_strategies, STRATEGIES)
-    _require_known("enabled_hooks", request.enabled_hooks, HOOKS)
-    _require_known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
-    _require_known("feature_flags", request.feature_flags, FEATURE_FLAGS)
-    _require_known("hooks", (request.hooks,), HOOK_SOURCES)
     if not request.device_name_strategies:
         raise errors.NvidiaError(
             f"{errors.option:device_name_strategies} is empty, so the devices have no names. Set one or more of"
@@ -177,14 +172,6 @@ def hook_arguments(program: str) -> tuple[str, ...]:
     """Return the arguments of a hook before its name, the program's name first."""
     name = posixpath.basename(program)
     return (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
-
-
-def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> None:
-    for value in values:
-        if value not in known:
-            raise errors.NvidiaError(
-                f"{errors.option:{parameter}}: unknown value {value!r}. Use one of {', '.join(known)}."
-            )
 
 
 AUTO, NATIVE, NVIDIA_CTK = "auto", "native", "nvidia-ctk"

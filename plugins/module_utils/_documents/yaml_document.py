@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 import typing as t
 
@@ -23,9 +22,6 @@ if t.TYPE_CHECKING:
 
 
 _INDENT = "  "
-# A longer key is written behind a question mark, because parsers require a key and its colon within 1024 characters of
-# one line.
-_LONG_KEY = 120
 
 # A string that needs no quotes: a name, a path, NAME=value, an option of a command. It never begins with a digit.
 _PLAIN = re.compile(r"(?:-{0,2}[A-Za-z]|\.{0,2}/)(?:[A-Za-z0-9_./+=@%-]|:(?=[A-Za-z0-9_./+=@%:-]))*")
@@ -47,7 +43,7 @@ _ALWAYS_QUOTED = "name"
 def yaml_text(document: t.Any) -> str:
     """Return the text of one YAML document.
 
-    ``document`` consists of mappings with string keys, lists, strings, numbers, booleans and None.
+    ``document`` consists of mappings with string keys, lists, strings, integers, booleans and None.
     """
     lines = ["---"]
     if _is_simple(document):
@@ -58,18 +54,8 @@ def yaml_text(document: t.Any) -> str:
 
 
 def json_text(document: t.Any) -> str:
-    """Return ``document`` as JSON that is also YAML, because engines read all specifications as YAML.
-
-    Raises NvidiaError for a number that JSON cannot express.
-    """
-    try:
-        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
-    except ValueError as error:
-        raise errors.NvidiaError(
-            f"A CDI specification in JSON cannot contain an infinite number or NaN. Use {errors.option:format} yaml,"
-            " or correct the number."
-        ) from error
-    return text.translate(_ESCAPES_OF_JSON) + "\n"
+    """Return ``document`` as JSON that is also YAML, because engines read all specifications as YAML."""
+    return json.dumps(document, ensure_ascii=False, indent=2).translate(_ESCAPES_OF_JSON) + "\n"
 
 
 def _block(data: t.Any) -> Iterator[str]:
@@ -80,10 +66,7 @@ def _block(data: t.Any) -> Iterator[str]:
         return
     for key, value in data.items():
         name = _text(key)
-        if len(name) > _LONG_KEY:
-            yield f"? {name}"
-            yield from _entry(": ", value)
-        elif _is_simple(value):
+        if _is_simple(value):
             yield f"{name}: {_quoted(value) if key == _ALWAYS_QUOTED and isinstance(value, str) else _simple(value)}"
         else:
             yield f"{name}:"
@@ -112,7 +95,7 @@ def _simple(value: t.Any) -> str:
         return "{}" if isinstance(value, dict) else "[]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return _float(value) if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def _text(text: str) -> str:
@@ -121,14 +104,6 @@ def _text(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
-
-
-def _float(value: float) -> str:
-    if not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    text = repr(value)
-    # YAML 1.1 requires a decimal point.
-    return text if "." in text else text.replace("e", ".0e")
 
 
 # JSON that has another meaning in YAML: line breaks in strings, or between a key and its colon.

@@ -199,8 +199,6 @@ def generate_all(
     describes. Like nvidia-ctk, this leaves out single device nodes that are missing. The caller must check the nodes
     that are required.
     """
-    if mode not in NATIVE_MODES:
-        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(NATIVE_MODES)}.")
     request = cdi_options.checked(request, host)
     lookup = file_lookup.CachedFS(host)
     # As in nvidia-ctk (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still has effect.

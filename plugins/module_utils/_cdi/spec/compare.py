@@ -29,7 +29,6 @@ if t.TYPE_CHECKING:
 # The problem code for paths of a specification that do not exist.
 PATH_MISSING = "path-missing"
 _VENDOR = "nvidia.com"
-_NAMES = {"mounts": "mounts", "deviceNodes": "device nodes"}
 # The libraries whose names contain the driver's version. The second is used if the first is not mounted.
 _VERSIONED_LIBRARIES = tuple(re.compile(rf"{name}\.so\.([0-9]+(?:\.[0-9]+)+)") for name in ("libcuda", "libnvidia-ml"))
 
@@ -52,7 +51,8 @@ def replacement_reasons(old: Data, new: Data, host: hostfs.HostFS | None = None)
         reasons.append(_other_driver(*driver))
     reasons += _changed_devices(old, new)
     reasons += _changed_numbers(old, new)
-    reasons += _changed_edits(_common(old), _common(new))
+    fields = _changed_fields(_common(old), _common(new))
+    reasons += [f"The edits for all devices differ in {', '.join(fields)}."] if fields else []
     if host is not None:
         missing = host_check.missing_paths(old, host)
         if missing:
@@ -105,27 +105,10 @@ def _changed_numbers(old: Data, new: Data) -> list[str]:
     return reasons
 
 
-def _changed_edits(old: Data, new: Data) -> list[str]:
-    fields = _changed_fields(old, new)
-    reasons = []
-    for field, key in (("mounts", "containerPath"), ("deviceNodes", "path")):
-        before, after = _values(old, field, key), _values(new, field, key)
-        for change, names in (("lacks the", after - before), ("has the obsolete", before - after)):
-            if names:
-                shown = core_text.listed([host_check.shown(name) for name in sorted(names)])
-                reasons.append(f"It {change} {_NAMES[field]} {shown}.")
-                fields = tuple(name for name in fields if name != field)
-    return [*reasons, f"The edits for all devices differ in {', '.join(fields)}."] if fields else reasons
-
-
 def _changed_fields(old: Data, new: Data) -> tuple[str, ...]:
     """Return the names of the fields that differ. Device numbers are ignored: _changed_numbers() reports them."""
     before, after = _normalized(old, with_numbers=False), _normalized(new, with_numbers=False)
     return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
-
-
-def _values(edits: Data, field: str, key: str) -> frozenset[str]:
-    return frozenset(str(item.get(key)) for item in edits.get(field, ()))
 
 
 def _numbers(document: Data) -> dict[str, tuple[int, int]]:

@@ -222,9 +222,7 @@ def test_missing_nodes(tree: Tree, mode: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "request_", "message"),
     [
-        ("csv", Request(), "mode: unknown value 'csv'. Use one of nvml, management, gds, "),
         ("nvml", Request(), "mode: nvml needs the list of the host's GPUs"),
-        ("gds", Request(hooks="x"), "hooks: unknown value 'x'"),
     ],
 )
 def test_invalid_requests(tree: Tree, mode: str, request_: Request, message: str) -> None:
