@@ -75,7 +75,8 @@ def _repositories() -> dict[str, Host]:
         "key": {"toolkit_key": f" KEY {SECRET}\n\n",
                 "toolkit_key_fingerprint": "c95b321b 61e88c18" + "09c4f759ddcae044f796ecb0"},
         "version": {"toolkit_version": "1.19.1", "toolkit_hold": True, "toolkit_minimum_version": "1.17.8",
-                    "toolkit_profile": "rootless", "toolkit_debug": True, "toolkit_settings": {"nvidia-container-cli.debug": "/x"}},
+                    "toolkit_profile": "rootless", "toolkit_debug": True,
+                    "toolkit_settings": {"nvidia-container-cli.debug": "/x"}},
     }  # fmt: skip
     hosts = {}
     for manager in ("apt", "dnf", "zypper", None):
@@ -115,10 +116,13 @@ def _gpus() -> dict[str, Host]:
 
 def _engines() -> dict[str, Host]:
     """Return hosts whose engines change or fail."""
+    verified = {"changed": False, "verified": True}
     changed = {
         "nvidia_runtime_config": configured(
             changed=True, restart_required=True, pending_action="restart", restart_action="restart"
-        )
+        ),
+        "nvidia_runtime_restart": {"changed": True},
+        "nvidia_runtime_verify": verified,
     }
     broken = {"failed": True, "msg": MESSAGE}
     unchanged = {"nvidia_container_info": info()}
@@ -126,7 +130,7 @@ def _engines() -> dict[str, Host]:
     settings = {"features": {"disable-cuda-compat-lib-hook": True}}
     hosts = {
         "restart": Host({"nvidia_runtime_verify": "gpu"}, {**unchanged, **changed}),
-        "verify": Host({"nvidia_runtime_verify": "engine"}, unchanged),
+        "verify": Host({"nvidia_runtime_verify": "engine"}, {**unchanged, "nvidia_runtime_verify": verified}),
         "kubelet": _of(of_info={"containerd": {"used_by_kubelet": True}}, runtime_engines=["docker"]),
         "absent_engine": _of(runtime_engines=["docker", "crio"], fails=True),
         "cdi_off": Host({}, {**unchanged, "nvidia_runtime_config": configured(cdi=False)}),
