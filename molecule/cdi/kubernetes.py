@@ -63,8 +63,7 @@ def main() -> None:
     run("systemctl", "start", KUBELET)
     start_plugin(gpu0="Healthy", gpu1="Healthy")
     node = check(report, "both GPUs", GPUS, [])
-    report.check("engine", (node.get("engine"), node.get("source")) == ("containerd", "pod-resources"), node)
-    report.check("plugin", [row["answers"] for row in node.get("device_plugins", [])] == [True], node)
+    report.check("engine", (node.get("engine"), node.get("problems")) == ("containerd", []), node)
 
     start_plugin(gpu0="Healthy")
     check(report, "one GPU is missing", GPUS[:1], ["devices-not-offered"])
@@ -73,8 +72,7 @@ def main() -> None:
 
     main_pid = int(run("systemctl", "show", "--property=MainPID", "--value", PLUGIN).stdout)
     os.kill(main_pid, signal.SIGKILL)
-    node = check(report, "killed plugin", [], ["device-plugin-not-serving"])
-    report.check("socket", [row["listens"] for row in node.get("device_plugins", [])] == [False], node)
+    check(report, "killed plugin", [], ["device-plugin-not-serving"])
 
     start_plugin(gpu0="Healthy", gpu1="Healthy")
     check(report, "restarted plugin", GPUS, [])

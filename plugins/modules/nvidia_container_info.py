@@ -13,14 +13,14 @@ author:
 description:
   - Reads which container engines are installed and running on a host, which configuration file each of them uses, which
     runtimes its configuration registers, and what the running engine reports.
-  - Reads which parts of the NVIDIA Container Toolkit are installed, whether they have the same version, which known
-    vulnerabilities and unsafe settings they have, and what would prevent the installation of another version.
-  - Reads which GPUs and MIG devices the driver has, which of them a container could not use, which of them a Kubernetes
-    device plugin would advertise, and which device nodes are missing.
-  - Reads which CDI specifications engines find, whether they are valid, which of them are stale and why, and which
-    conflict with each other.
+  - Reads which parts of the NVIDIA Container Toolkit are installed, in which version, which known vulnerabilities they
+    have, and which settings are in effect.
+  - Reads which GPUs and MIG devices the driver has, and which of them a container could not use.
+  - Reads which CDI specifications engines find, whether they are valid, and which of them are stale and why.
   - On a Kubernetes node it reads which kubelet runs and which engine that uses, which devices the kubelet offers, which
-    of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
+    of them pods hold, and which DRA drivers serve it. It needs no access to the API server.
+  - From all of this, and from more that it reads about the kernel, services, package sources, device plugins and
+    files of other tools, it derives RV(findings). They say what is wrong with the host, and how to correct it.
   - The module changes and starts nothing, but it runs the programs of the engines and of the toolkit to ask for their
     versions, C(rpm) for the installed packages, and C(systemctl) for the state of a unit. With V(gpus), it runs
     C(nv-fabricmanager) on a host with NVSwitches, for its version, and C(modinfo) if the driver is not loaded.
@@ -181,7 +181,7 @@ EXAMPLES = r"""
 
 - name: Inspect the GPUs and the CDI specifications
   gpufleet.nvidia.nvidia_container_info:
-    gather_subset: [gpus, cdi]
+    gather_subset: [gpus, cdi, findings]
   register: host
 
 - name: Fail on GPUs and MIG devices that containers cannot use
@@ -190,19 +190,15 @@ EXAMPLES = r"""
       - host.gpus.devices | length > 0
       - host.gpus.devices | rejectattr('healthy') | length == 0
       - host.gpus.devices | map(attribute='mig_devices') | flatten | rejectattr('healthy') | length == 0
-    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | map(attribute='message') | join(' ') }}"
+    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | join(' ') }}"
 
 - name: Fail on invalid, stale and conflicting CDI specifications
   ansible.builtin.assert:
     that:
       - host.cdi.files | rejectattr('valid') | length == 0
       - host.cdi.files | selectattr('stale') | length == 0
-      - host.cdi.conflicts.unresolvable | length == 0
-    fail_msg: "{{ host.cdi.files | map(attribute='reasons') | flatten | map(attribute='message') | join(' ') }}"
-
-- name: Count the GPUs and MIG devices that a device plugin would advertise
-  ansible.builtin.debug:
-    msg: "{{ host.gpus.advertised | length }}"
+      - host.findings | selectattr('id', 'equalto', 'cdi-unresolvable') | length == 0
+    fail_msg: "{{ host.findings | map(attribute='text') | join(' ') }}"
 
 - name: Find out why a Kubernetes node does not offer its GPUs
   gpufleet.nvidia.nvidia_container_info:
@@ -249,7 +245,7 @@ engines:
     inspected:
       description:
         - Whether this task has read the files of the engine and asked its daemon. For the rootless Docker of another
-          user the module only reports that it runs, with RV(engines[].pid), from the kernel's list of processes.
+          user the module only reports that it runs, from the kernel's list of processes.
         - To inspect it, run the module as that user (C(become_user)).
       type: bool
       sample: true
@@ -282,34 +278,14 @@ engines:
       description: Whether the engine runs.
       type: bool
       sample: true
-    pid:
-      description: The process ID of the engine, null if it does not run.
-      type: int
-      sample: 812
     service:
       description: The systemd unit of the engine, null if it has none.
       type: str
       sample: docker.service
-    selected:
-      description: With O(selected_engines), whether it selects the engine. An engine of a user is always selected.
-      type: bool
-    unit_files:
-      description: The files of the unit, with drop-ins after the unit itself.
-      type: list
-      elements: str
-      sample: [/usr/lib/systemd/system/docker.service, /etc/systemd/system/docker.service.d/proxy.conf]
-    socket:
-      description: The socket of the engine, from its unit and its configuration file, else its default socket.
-      type: str
-      sample: /run/docker.sock
     config_path:
       description: The configuration file that the unit of the engine uses.
       type: str
       sample: /etc/docker/daemon.json
-    config_exists:
-      description: Whether that file exists.
-      type: bool
-      sample: true
     runtimes:
       description: The runtimes that the configuration files register, with the paths of their programs.
       type: dict
@@ -336,10 +312,6 @@ engines:
       description: What the running engine reports, null if it does not run or does not answer.
       type: dict
       contains:
-        version:
-          description: The version of the engine.
-          type: str
-          sample: 26.1.5
         runtimes:
           description: The runtimes of the engine, including built-in ones, with the paths of their programs.
           type: dict
@@ -354,15 +326,6 @@ engines:
           description: Whether the engine resolves CDI devices, null if it does not report that.
           type: bool
           sample: true
-        live_restore:
-          description:
-            - Whether Docker's containers survive its restart. Null for engines whose containers always survive it.
-          type: bool
-          sample: false
-        running_containers:
-          description: The number of running and paused containers. Null for engines other than Docker.
-          type: int
-          sample: 3
     restart_required:
       description: Whether the running engine does not use the current content of its files.
       type: bool
@@ -407,26 +370,19 @@ engines:
       binary: /usr/sbin/dockerd
       version: 26.1.5
       running: true
-      pid: 812
       service: docker.service
-      unit_files: [/usr/lib/systemd/system/docker.service]
-      socket: /run/docker.sock
       config_path: /etc/docker/daemon.json
-      config_exists: true
       runtimes:
         nvidia: /usr/bin/nvidia-container-runtime
       default_runtime: nvidia
       cdi_directories: [/etc/cdi, /var/run/cdi]
       recorded_files: [/etc/docker/daemon.json]
       live:
-        version: 26.1.5
         runtimes:
           nvidia: /usr/bin/nvidia-container-runtime
           runc: runc
         default_runtime: nvidia
         cdi: true
-        live_restore: false
-        running_containers: 3
       restart_required: false
       unfinished_restart: false
       problems: []
@@ -455,10 +411,6 @@ toolkit:
           description: How the GPU was detected, as a message.
           type: str
           sample: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
-        driver_version:
-          description: Version of the loaded driver, null if none is loaded or it does not report a version.
-          type: str
-          sample: 580.95.05
     package_manager:
       description: The package manager of the host, null if it has none that this collection supports.
       type: str
@@ -503,13 +455,6 @@ toolkit:
           they have several versions.
       type: str
       sample: 1.19.1
-    version_mismatches:
-      description:
-        - The parts of the toolkit that are missing or have another version than the rest, as messages. For a toolkit in
-          a directory, the files that are missing or have changed since the installation.
-      type: list
-      elements: str
-      sample: []
     known_cves:
       description:
         - The known vulnerabilities of the oldest version that any package or program of the toolkit has. Empty if the
@@ -531,47 +476,14 @@ toolkit:
           sample: race between check and use
     directory:
       description:
-        - The installation by M(gpufleet.nvidia.nvidia_toolkit_install) with
-          O(gpufleet.nvidia.nvidia_toolkit_install#module:source=directory) in O(toolkit_dir), null if there is none.
-      type: dict
-      contains:
-        path:
-          description: The path at which the toolkit is used, a link.
-          type: str
-          sample: /usr/local/nvidia/toolkit
-        installed_path:
-          description: The target of that link.
-          type: str
-          sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
-        previous_path:
-          description: The version before the last change, null if it does not exist any more.
-          type: str
-          sample: /usr/local/nvidia/toolkit.versions/1.18.2-7c9e6679f425
-        components:
-          description: The parts that were requested, null for all.
-          type: list
-          elements: str
-          sample: [runtime, ctk, cdi_hook]
-        sources:
-          description:
-            - The packages or files on the host from which it was installed. Empty if the controller sent them.
-          type: list
-          elements: str
-          sample: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
-      sample:
-        path: /usr/local/nvidia/toolkit
-        installed_path: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
-        previous_path: null
-        components: null
-        sources: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
+        - The directory to which O(toolkit_dir) links, if M(gpufleet.nvidia.nvidia_toolkit_install) with
+          O(gpufleet.nvidia.nvidia_toolkit_install#module:source=directory) has installed the toolkit there, else null.
+      type: str
+      sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
     config_path:
       description: The configuration file of the toolkit.
       type: str
       sample: /etc/nvidia-container-runtime/config.toml
-    config_exists:
-      description: Whether that file exists.
-      type: bool
-      sample: true
     settings:
       description:
         - The settings in effect, by names with dots, including defaults. Null is a setting without a value. Empty if
@@ -582,16 +494,11 @@ toolkit:
       sample:
         accept-nvidia-visible-devices-envvar-when-unprivileged: true
         nvidia-container-runtime.log-level: info
-    unsafe_settings:
-      description: The settings that are unsafe and the reasons, as messages.
-      type: list
-      elements: str
-      sample: []
     other_toolkits:
       description:
         - The toolkits that engines run from other directories than that of C(programs), such as the toolkit of the GPU
           operator. Empty if O(gather_subset) does not include V(engines). Programs in a directory that another user can
-          change are not run, so their version is unknown.
+          change are not run, so their version is unknown. RV(findings) has the problems of their settings.
       type: list
       elements: dict
       contains:
@@ -604,13 +511,6 @@ toolkit:
           type: list
           elements: str
           sample: [containerd]
-        programs:
-          description: The programs in this directory, as C(programs) of the toolkit.
-          type: dict
-          sample:
-            nvidia-ctk:
-              path: /usr/local/nvidia/toolkit/nvidia-ctk
-              version: 1.19.1
         version:
           description: The version of all programs. Null if none reports one, or if they have several.
           type: str
@@ -620,49 +520,7 @@ toolkit:
           type: list
           elements: dict
           sample: []
-        config_path:
-          description: The configuration file that these programs read.
-          type: str
-          sample: /usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml
-        config_exists:
-          description: Whether that file exists.
-          type: bool
-          sample: true
-        settings:
-          description: The settings in effect, as C(settings) of the toolkit.
-          type: dict
-          sample:
-            nvidia-container-runtime.log-level: info
-        unsafe_settings:
-          description: The settings that are unsafe and the reasons, as messages.
-          type: list
-          elements: str
-          sample: []
-        problems:
-          description:
-            - What is wrong with the file, as C(problems) of the toolkit. This and C(unsafe_settings) are empty if the
-              file is also that of C(config_path) of the toolkit.
-          type: list
-          elements: dict
-          sample: []
       sample: []
-    conflicting_sources:
-      description: Package sources that conflict with the one that this collection writes.
-      type: list
-      elements: dict
-      contains:
-        path:
-          description: The file.
-          type: str
-          sample: /etc/apt/sources.list
-        line:
-          description: The first line that conflicts, null if the file contains nothing else and can be removed.
-          type: int
-          sample: 12
-        address:
-          description: The address in that line, without scheme and user, null if the file can be removed.
-          type: str
-          sample: nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
     recorded_files:
       description:
         - The files with settings of the toolkit that M(gpufleet.nvidia.nvidia_toolkit_config) changed and can restore
@@ -675,17 +533,6 @@ toolkit:
       type: list
       elements: str
       sample: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
-    gpu_containers:
-      description:
-        - The running containers that have their GPU from the toolkit's hook and not from CDI. They lose it when systemd
-          reloads its units, for example during an update of the toolkit's packages.
-      type: list
-      elements: str
-      sample: [docker/926edfbc4433]
-    reboot_required:
-      description: Whether the host needs a reboot, null if that is not known.
-      type: bool
-      sample: false
     problems:
       description:
         - The files that could not be read, packages that an interrupted installation left half installed, and the
@@ -714,7 +561,6 @@ toolkit:
       present: true
       kind: driver
       message: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
-      driver_version: 580.95.05
     package_manager: apt
     gpg: /usr/bin/gpg
     packages:
@@ -726,20 +572,14 @@ toolkit:
         path: /usr/bin/nvidia-ctk
         version: 1.19.1
     version: 1.19.1
-    version_mismatches: []
     known_cves: []
     directory: null
     config_path: /etc/nvidia-container-runtime/config.toml
-    config_exists: true
     settings:
       nvidia-container-runtime.log-level: info
-    unsafe_settings: []
     other_toolkits: []
-    conflicting_sources: []
     recorded_files: []
     repository_files: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
-    gpu_containers: []
-    reboot_required: false
     problems: []
 gpus:
   description: The GPUs of the driver. Null if O(gather_subset) does not include V(gpus).
@@ -750,12 +590,6 @@ gpus:
       description: Version of the loaded driver, null if none is loaded or it does not report a version.
       type: str
       sample: 580.95.05
-    source:
-      description:
-        - Where the GPUs were read from, V(nvml) or V(proc), which is the driver's files in C(/proc). Null if no driver
-          is loaded.
-      type: str
-      sample: nvml
     modules:
       description:
         - The loaded kernel modules of the driver, and those of others for its GPUs, by name. Each has its C(version),
@@ -834,135 +668,23 @@ gpus:
               sample: true
             reasons:
               description:
-                - The problems that would prevent it. Problems of the GPU are problems of all of its MIG devices.
+                - The problems that would prevent it, as messages. Problems of the GPU are problems of all of its MIG
+                  devices.
               type: list
-              elements: dict
-              contains:
-                code:
-                  description: As in RV(engines[].problems[].code).
-                  type: str
-                  sample: mig-node-unusable
-                message:
-                  description: The description of the problem.
-                  type: str
-                  sample: "/dev/nvidia-caps/nvidia-cap3 does not exist."
-                advice:
-                  description: As in RV(engines[].problems[].advice).
-                  returned: if it is known
-                  type: str
-                  version_added: 1.2.0
-                  sample: Restart the host.
+              elements: str
               sample: []
-        vgpu:
-          description:
-            - The license of a vGPU inside a virtual machine, from NVML. Null for every other GPU, and without NVML.
-            - C(product) is the product that needs the license, and C(licensed) is whether the vGPU has it. Both are
-              null if NVML does not report them.
-          type: dict
-          version_added: 1.2.0
-          sample: {product: NVIDIA RTX Virtual Workstation, licensed: true}
         healthy:
           description: Whether no problem is known that would prevent a container from using the GPU.
           type: bool
           sample: true
         reasons:
           description:
-            - The problems that would prevent it. They are errors that occur when the GPU is read, a GPU that NVML does
-              not list or that has disappeared from the PCI bus, and device nodes that are missing or have wrong device
-              numbers.
+            - The problems that would prevent it, as messages. They are errors that occur when the GPU is read, a GPU
+              that NVML does not list or that has disappeared from the PCI bus, and device nodes that are missing or
+              have wrong device numbers.
           type: list
-          elements: dict
-          contains:
-            code:
-              description: As in RV(engines[].problems[].code).
-              type: str
-              sample: node-unusable
-            message:
-              description: The description of the problem.
-              type: str
-              sample: "/dev/nvidia0 does not exist."
-            advice:
-              description: As in RV(engines[].problems[].advice).
-              returned: if it is known
-              type: str
-              version_added: 1.2.0
-              sample: Restart the host.
+          elements: str
           sample: []
-    advertised:
-      description:
-        - The UUIDs that a Kubernetes device plugin would advertise as healthy. They are those of GPUs that are not in
-          MIG mode, and of MIG devices.
-      type: list
-      elements: str
-      sample: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
-    missing_nodes:
-      description: Missing device nodes of the driver, for GPUs and functions that the driver has.
-      type: list
-      elements: dict
-      contains:
-        path:
-          description: The path of the node.
-          type: str
-          sample: /dev/nvidia-uvm
-        advice:
-          description: How to create the node.
-          type: str
-          sample: Create it with nvidia-modprobe -u -c 0.
-    kernel:
-      description:
-        - The kernel and its module C(nvidia). Null on a host without a GPU on the PCI bus and in offline trees.
-      type: dict
-      contains:
-        release:
-          description: The release of the running kernel.
-          type: str
-          sample: 6.8.0-45-generic
-        has_modules:
-          description:
-            - Whether C(/lib/modules) has the modules of the running kernel. Null if it has those of no kernel, and in a
-              system container that does not have them.
-          type: bool
-          sample: true
-        module:
-          description: The file of the module for the running kernel, null if there is none.
-          type: str
-          sample: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
-        next_release:
-          description:
-            - The newest kernel of the same flavor that is installed, which boot loaders start by default. Null if it is
-              the running one.
-          type: str
-          sample: 6.8.0-100-generic
-        next_module:
-          description: The file of the module for that kernel, null if there is none.
-          type: str
-          sample: /lib/modules/6.8.0-100-generic/updates/dkms/nvidia.ko.zst
-    services:
-      description: The services that the loaded driver needs. Null if no driver is loaded and in offline trees.
-      type: dict
-      contains:
-        fabric_manager:
-          description: The fabric manager, null on a host without NVSwitches.
-          type: dict
-          contains:
-            switches:
-              description: The number of NVSwitches.
-              type: int
-              sample: 6
-            program:
-              description: The path of the program, null if it is not installed.
-              type: str
-              sample: /usr/bin/nv-fabricmanager
-            version:
-              description: The version that the program prints, which must be that of the driver.
-              type: str
-              sample: 580.95.05
-            running:
-              description: >-
-                Whether a process of this program runs, also in a container. It is null in a container that does not see
-                the processes of the host.
-              type: bool
-              sample: true
     problems:
       description:
         - Errors while the GPUs were read, values that are not known because the GPUs were read from C(/proc), GPUs on
@@ -988,7 +710,6 @@ gpus:
       sample: []
   sample:
     driver_version: 580.95.05
-    source: nvml
     modules:
       nvidia:
         version: 580.95.05
@@ -1011,37 +732,18 @@ gpus:
             profile: 1g.5gb
             healthy: true
             reasons: []
-        vgpu: null
         healthy: true
         reasons: []
-    advertised: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
-    missing_nodes: []
-    kernel:
-      release: 6.8.0-45-generic
-      has_modules: true
-      module: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
-      next_release: null
-      next_module: null
-    services:
-      fabric_manager:
-        switches: 6
-        program: /usr/bin/nv-fabricmanager
-        version: 580.95.05
-        running: true
     problems: []
 cdi:
   description:
-    - The CDI specifications in the directories that engines read. Null if O(gather_subset) does not include V(cdi).
+    - The CDI specifications in the directories that engines read, C(/etc/cdi) and C(/var/run/cdi). Null if
+      O(gather_subset) does not include V(cdi).
   returned: success
   type: dict
   contains:
-    directories:
-      description: The directories. A later one has precedence over an earlier one.
-      type: list
-      elements: str
-      sample: [/etc/cdi, /var/run/cdi]
     files:
-      description: The specifications in them, in the order in which engines read them.
+      description: The specifications, in the order in which engines read them. A later directory has precedence.
       type: list
       elements: dict
       contains:
@@ -1090,29 +792,9 @@ cdi:
           sample: false
         reasons:
           description:
-            - Why it is stale. The reasons are missing paths, paths that another user could replace, device nodes with
-              other device numbers, another version of the driver, and, for the kind C(nvidia.com/gpu), GPUs and MIG
-              devices that it lacks or that no longer exist.
-          type: list
-          elements: dict
-          contains:
-            code:
-              description: As in RV(engines[].problems[].code).
-              type: str
-              sample: driver-differs
-            message:
-              description: The description of the reason.
-              type: str
-              sample: "It is for driver 575.51.03, but the driver is 580.95.05."
-            advice:
-              description: As in RV(engines[].problems[].advice).
-              returned: if it is known
-              type: str
-              version_added: 1.2.0
-              sample: Restart the host.
-          sample: []
-        missing_paths:
-          description: The files, device nodes, and programs in the specification that do not exist on the host.
+            - Why it is stale, as messages. The reasons are missing paths, paths that another user could replace, device
+              nodes with other device numbers, another version of the driver, and, for the kind C(nvidia.com/gpu), GPUs
+              and MIG devices that it lacks or that no longer exist.
           type: list
           elements: str
           sample: []
@@ -1123,47 +805,12 @@ cdi:
       sample:
         nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
         nvidia.com/gpu=all: /etc/cdi/nvidia.yaml
-    conflicts:
-      description: Devices that several files define.
-      type: dict
-      contains:
-        messages:
-          description: All conflicts as messages.
-          type: list
-          elements: str
-          sample: ["/var/run/cdi/nvidia.yaml has precedence over /etc/cdi/nvidia.yaml for nvidia.com/gpu=1."]
-        shadowed:
-          description:
-            - The devices of a file that have no effect because a later directory defines them too, each with these
-              files.
-          type: dict
-          sample:
-            nvidia.com/gpu=1: [/etc/cdi/nvidia.yaml]
-        unresolvable:
-          description:
-            - The devices that engines do not find because several files of one directory define them, each with these
-              files.
-          type: dict
-          sample: {}
-      sample:
-        messages: []
-        shadowed: {}
-        unresolvable: {}
-    ignored:
-      description: Other files in these directories, which engines do not read.
-      type: list
-      elements: str
-      sample: [/etc/cdi/nvidia.yaml.old]
     refresh:
       description:
         - The service that generates the specification again, null if there is none. That of the toolkit is none if it
           is masked, if its program does not exist, or if that of M(gpufleet.nvidia.nvidia_cdi_refresh) replaces it.
       type: dict
       contains:
-        owner:
-          description: The owner of the service, V(toolkit) or V(gpufleet).
-          type: str
-          sample: toolkit
         service:
           description: The name of the unit.
           type: str
@@ -1172,19 +819,13 @@ cdi:
           description: Whether it runs at boot or after a change of the driver.
           type: bool
           sample: true
-        failed:
-          description: Whether its last run failed, null if systemd cannot be asked.
-          type: bool
-          sample: false
         output:
           description: The file that it writes, null if it writes none or that cannot be read.
           type: str
           sample: /var/run/cdi/nvidia.yaml
       sample:
-        owner: toolkit
         service: nvidia-cdi-refresh.service
         enabled: true
-        failed: false
         output: /var/run/cdi/nvidia.yaml
     problems:
       description: The files that could not be read, and the problems of the service.
@@ -1208,7 +849,6 @@ cdi:
           sample: Restart the host.
       sample: []
   sample:
-    directories: [/etc/cdi, /var/run/cdi]
     files:
       - path: /etc/cdi/nvidia.yaml
         kind: nvidia.com/gpu
@@ -1220,15 +860,9 @@ cdi:
         warnings: []
         stale: false
         reasons: []
-        missing_paths: []
     devices:
       nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
       nvidia.com/gpu=all: /etc/cdi/nvidia.yaml
-    conflicts:
-      messages: []
-      shadowed: {}
-      unresolvable: {}
-    ignored: []
     refresh: null
     problems: []
 kubernetes:
@@ -1252,50 +886,12 @@ kubernetes:
       description: Whether the kubelet runs, null in an offline tree.
       type: bool
       sample: true
-    pid:
-      description: The process ID of the kubelet, null if it does not run.
-      type: int
-      sample: 1204
-    root_dir:
-      description: The root directory of the kubelet.
-      type: str
-      sample: /var/lib/kubelet
-    config_files:
-      description: The configuration file of the kubelet and its drop-ins, as far as they exist.
-      type: list
-      elements: str
-      sample: [/var/lib/kubelet/config.yaml]
-    cri_endpoint:
-      description:
-        - The CRI endpoint that the kubelet uses, from its flags, its configuration, or the default of the distribution.
-          Null if a file that may set it cannot be read.
-      type: str
-      sample: unix:///run/containerd/containerd.sock
     engine:
       description:
-        - The RV(engines[].target) of the engine behind the endpoint. It is V(docker) if the kubelet uses cri-dockerd.
+        - The RV(engines[].target) of the engine that the kubelet uses. It is V(docker) if the kubelet uses cri-dockerd.
           Null if it is no supported engine of this host.
       type: str
       sample: containerd
-    cpu_manager:
-      description:
-        - The C(policy) of the CPU manager in the configuration, and C(last_policy), with which the kubelet last
-          started. The kubelet does not start if they differ.
-      type: dict
-      sample:
-        policy: static
-        last_policy: static
-    topology_manager:
-      description: The C(policy) and the C(scope) of the topology manager in the configuration.
-      type: dict
-      sample:
-        policy: single-numa-node
-        scope: pod
-    source:
-      description:
-        - Where RV(kubernetes.resources) come from, V(pod-resources) or V(checkpoint). Null if neither can be read.
-      type: str
-      sample: pod-resources
     resources:
       description: The resources of all device plugins.
       type: list
@@ -1308,13 +904,6 @@ kubernetes:
         allocatable:
           description:
             - The healthy devices that the kubelet offers. With time-slicing and MPS, a number follows after C(::).
-          type: list
-          elements: str
-          sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
-        recorded:
-          description:
-            - The healthy devices in the checkpoint, which the kubelet wrote after the last change. Null if the
-              checkpoint does not have the resource.
           type: list
           elements: str
           sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
@@ -1334,7 +923,6 @@ kubernetes:
       sample:
         - name: nvidia.com/gpu
           allocatable: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
-          recorded: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
           held: []
     claims:
       description: The devices that DRA drivers have prepared for containers, if the kubelet reports them.
@@ -1347,70 +935,6 @@ kubernetes:
           pod: train-0
           namespace: ml
           container: cuda
-    device_plugins:
-      description: The sockets of device plugins.
-      type: list
-      elements: dict
-      contains:
-        path:
-          description: The path of the socket.
-          type: str
-          sample: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
-        resource:
-          description: The resource that NVIDIA's plugin serves on a socket of this name, null for other names.
-          type: str
-          sample: nvidia.com/gpu
-        listens:
-          description: Whether a program listens on the socket, null if that is unknown.
-          type: bool
-          sample: true
-        answers:
-          description: Whether that program answers, null if that is unknown.
-          type: bool
-          sample: true
-      sample:
-        - path: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
-          resource: nvidia.com/gpu
-          listens: true
-          answers: true
-    plugin_pods:
-      description:
-        - The pods of NVIDIA's device plugin on the node, by the directories of their logs in C(/var/log/pods). A pod
-          whose container ends again and again is among them.
-      type: list
-      elements: str
-      sample: [nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p]
-    plugin_logs:
-      description:
-        - The last log of each pod of NVIDIA's device plugin, how often the kubelet has restarted its container, and the
-          program with which containerd has started the sandbox of the pod (null if that is unknown).
-      type: list
-      elements: dict
-      version_added: 1.2.0
-      sample:
-        - pod: nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p
-          log: /var/log/pods/nvidia-device-plugin_nvdp-nvidia-device-plugin-x7k2p_0f3a/nvidia-device-plugin-ctr/0.log
-          restarts: 0
-          program: /usr/bin/nvidia-container-runtime
-    device_list_strategies:
-      description:
-        - How NVIDIA's device plugin passes devices on to containers, as C(deviceListStrategy) names it. Empty if that
-          is unknown.
-        - It comes from the arguments and variables of the plugin, from its answers in the kubelet's checkpoint, or from
-          its CDI specification.
-      type: list
-      elements: str
-      version_added: 1.2.0
-      sample: [envvar]
-    plugin_processes:
-      description:
-        - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded
-          driver, and null if that is unknown.
-      type: list
-      elements: dict
-      sample:
-        - pid: 2873
-          before_driver: false
     dra_drivers:
       description: The DRA drivers of the node, with their C(sockets), and whether a program listens on each of them.
       type: list
@@ -1420,13 +944,6 @@ kubernetes:
           sockets:
             - path: /var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock
               listens: true
-    nri_plugin:
-      description:
-        - Whether the engine has NRI and the container of NVIDIA's toolkit runs. Its NRI plugin may then inject devices,
-          which the configuration of the engine does not show. Null without a kubelet.
-      type: bool
-      version_added: 1.2.0
-      sample: false
     problems:
       description: The files that could not be read, and a kubelet that does not answer.
       type: list

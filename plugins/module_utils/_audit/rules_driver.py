@@ -74,12 +74,8 @@ def _codes(reasons: t.Iterable[errors.Problem]) -> tuple[str, ...]:
 
 def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.Problem]) -> bool:
     """Return whether all reasons are device nodes that the finding about missing nodes lists."""
-    missing = [inventory.missing_node(path) for path in _missing_nodes(facts)]
+    missing = [inventory.missing_node(path) for path in report.texts(facts.gpus.get("missing_nodes"))]
     return bool(reasons) and all(reason in missing for reason in reasons)
-
-
-def _missing_nodes(facts: report.HostFacts) -> list[str]:
-    return list(filter(None, (report.text(node.get("path")) for node in report.rows(facts.gpus.get("missing_nodes")))))
 
 
 def nodes(facts: report.HostFacts) -> report.Findings:
@@ -87,7 +83,7 @@ def nodes(facts: report.HostFacts) -> report.Findings:
 
     It is critical if a GPU lacks a node. The rule about unusable devices also reports MIG devices without a node.
     """
-    paths = _missing_nodes(facts)
+    paths = report.texts(facts.gpus.get("missing_nodes"))
     if paths:
         *others, last = dict.fromkeys(map(device_nodes.command_for_node, paths))
         commands = f"{', '.join(others)} and {last}" if others else last
@@ -143,7 +139,7 @@ _LICENSING = "nvidia-gridd.service"
 
 def fabric_manager(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for NVSwitches without a fabric manager of the driver's version."""
-    service = report.table(report.table(facts.gpus.get("services")).get("fabric_manager"))
+    service = report.table(facts.gpus.get("fabric_manager"))
     found = services.fabric_manager_problem(service, report.text(facts.gpus.get("driver_version")))
     if found is not None:
         severity = report.WARNING if service["running"] else report.CRITICAL

@@ -151,10 +151,6 @@ def _nodes(part: t.Mapping[str, t.Any]) -> frozenset[str]:
     return frozenset(node["path"] for node in part.get(cdi_schema.EDITS, {}).get("deviceNodes", ()))
 
 
-# The owners of a service that generates specifications.
-TOOLKIT, GPUFLEET = "toolkit", "gpufleet"
-
-
 def describe_refresh(
     host: hostfs.HostFS, run: core_plan.Runner
 ) -> tuple[dict[str, t.Any] | None, list[core_errors.Problem]]:
@@ -165,34 +161,31 @@ def describe_refresh(
     """
     problems: list[core_errors.Problem] = []
     services = (
-        (TOOLKIT, refresh_units.SERVICE, refresh_units.toolkit_refresh(host)),
-        (GPUFLEET, refresh_units.OWN_SERVICE, refresh_units.own_refresh(host)),
+        (refresh_units.SERVICE, refresh_units.toolkit_refresh(host)),
+        (refresh_units.OWN_SERVICE, refresh_units.own_refresh(host)),
     )
     found: list[dict[str, t.Any]] = [
-        {"owner": owner, "service": name, "enabled": refresh.enabled, "output": refresh.output}
-        for owner, name, refresh in services
+        {"service": name, "enabled": refresh.enabled, "output": refresh.output}
+        for name, refresh in services
         if refresh is not None and refresh.usable
     ]
     for service in found:
         service["output"] = cdi_registry.canonical(host, service["output"]) if service["output"] else None
-        service["failed"] = _failed(host, run, service["service"], problems)
-        if service["failed"]:
+        if _has_failed(host, run, service["service"], problems):
             message = f"{service['service']} has failed, so the specification may be stale."
             advice = f"Run journalctl --unit {service['service']}."
             problems.append(core_errors.Problem("cdi-refresh-failed", message, advice))
     return next(iter([*filter(lambda service: service["enabled"], found), *found]), None), problems
 
 
-def _failed(
-    host: hostfs.HostFS, run: core_plan.Runner, service: str, problems: list[core_errors.Problem]
-) -> bool | None:
+def _has_failed(host: hostfs.HostFS, run: core_plan.Runner, service: str, problems: list[core_errors.Problem]) -> bool:
     if not systemctl.Systemctl.booted(host):
-        return None
+        return False
     try:
         return systemctl.Systemctl(host, run, service).status().active == "failed"
     except core_errors.NvidiaError as error:
         problems.append(core_errors.Problem.of(error))
-        return None
+        return False
 
 
 def describe_cdi(
@@ -220,16 +213,12 @@ def describe_cdi(
             problems += filter(None, [graphics.problem_of(file.path, document, host)])
     files += [_FileEntry(path)._asdict() for path in unread]
     report = {
-        "directories": list(core_constants.CDI_SPEC_DIRS),
         "files": sorted(files, key=lambda file: _sort_key(file["path"])),
         "devices": found.devices,
         "conflicts": {
-            # Without the files, whose errors are in their own entries above.
-            "messages": found._replace(files=()).warnings(),
             "shadowed": {name: list(paths) for name, paths in found.shadowed.items()},
             "unresolvable": {name: list(paths) for name, paths in found.unresolvable.items()},
         },
-        "ignored": _ignored(host, {*read, *unread}),
         "refresh": refresh,
         "problems": core_errors.as_dicts(dict.fromkeys(problems)),
     }
@@ -337,14 +326,6 @@ def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[c
     except core_errors.NvidiaError as error:
         problems.append(core_errors.Problem.of(error))
         return []
-
-
-def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
-    """Return the files in the CDI directories that are not in ``paths``: engines do not read them."""
-    found = []
-    for folder in core_constants.CDI_SPEC_DIRS:
-        found += [f"{folder}/{name}" for name in host.readable_entries(folder)]
-    return [path for path in found if path not in paths and not cdi_registry.is_directory(host, path)]
 
 
 def _sort_key(path: str) -> tuple[int, str]:

@@ -57,12 +57,10 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
         "binary": None,
         "version": None,
         "running": False,
-        "pid": None,
         "service": None,
         "unit_files": [],
         "socket": None,
         "config_path": None,
-        "config_exists": False,
         "runtimes": {},
         "default_runtime": None,
         "cdi_directories": None,
@@ -77,11 +75,11 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
 
 def _engines_of_users(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
     """Yield what is known of other users' engines. No file that these users control is opened."""
-    for user, pid in rootless.running_engines(host).items():
+    for user in rootless.running_engines(host):
         target = engines_registry.Target("docker", "rootless", user)
         if str(target) in described:
             continue
-        yield {**_unknown(target), "inspected": False, "installed": True, "running": True, "pid": pid}
+        yield {**_unknown(target), "inspected": False, "installed": True, "running": True}
 
 
 class _Inspection:
@@ -153,12 +151,10 @@ class _Inspection:
             "binary": installation.binary,
             "version": version,
             "running": installation.pid is not None,
-            "pid": installation.pid,
             "service": installation.service if installation.unit is not None else None,
             "unit_files": [] if installation.unit is None else [installation.unit.path, *installation.unit.drop_ins],
             "socket": installation.socket or None,
             "config_path": installation.config_path,
-            "config_exists": host.exists(installation.config_path),
             "live": None if live is None else _describe_live(live),
             "missed_toolkit": bool(engine.missed_toolkit(host, installation, version)),
         }

@@ -95,7 +95,7 @@ def describe_gpus(host: hostfs.HostFS, places: DriverPlaces = _USUAL_PLACES) -> 
 
 
 def describe_driver(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Return the report of the kernel and of the driver's services. Both are None if the host is known to need neither.
+    """Return facts about the kernel and the fabric manager. Both are None if the host is known to need neither.
 
     It also has the problems of ``report``, which is the result of describe_gpus(). Those about a driver that is not
     loaded get what the kernel and modinfo say about its module.
@@ -103,15 +103,16 @@ def describe_driver(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mappin
     is_loaded, problems = report["source"] is not None, report["problems"]
     lacks_driver = [problem for problem in problems if problem["code"] in procfs.WITHOUT_DRIVER]
     if not host.live or not (is_loaded or lacks_driver):
-        return {"kernel": None, "services": None, "problems": problems}
+        return {"kernel": None, "fabric_manager": None, "problems": problems}
     found = kernel.describe_kernel(host)
     if is_loaded:
-        return {"kernel": found, "services": services.describe_services(host, run), "problems": problems}
+        manager = services.describe_fabric_manager(host, run)
+        return {"kernel": found, "fabric_manager": manager, "problems": problems}
     facts = list(kernel.unloaded_module(host, run, found))
     explained = [{**problem, "message": " ".join([problem["message"], *facts])} for problem in lacks_driver]
     return {
         "kernel": found,
-        "services": None,
+        "fabric_manager": None,
         "problems": [*explained, *(problem for problem in problems if problem not in lacks_driver)],
     }
 
@@ -127,8 +128,7 @@ def _add_gpus(
     scan = _scan_gpus(host, places, folder)
     problems += [*scan.problems, *(procfs.gpus_without_driver(host, scan.addresses) if host.live else [])]
     report["driver_version"], report["source"] = scan.version or driver.version, scan.source
-    missing = _missing_nodes(host, scan.gpus, folder)
-    report["missing_nodes"] = [{"path": path, "advice": f"{device_nodes.fix_for_node(path)}."} for path in missing]
+    missing = report["missing_nodes"] = _missing_nodes(host, scan.gpus, folder)
     devices = report["devices"] = _describe_devices(host, scan.gpus, missing, folder)
     # Containers can get GPUs without MIG mode, and MIG devices.
     usable = [part for device in devices for part in (device["mig_devices"] if device["mig_enabled"] else [device])]

@@ -44,12 +44,11 @@ class GpuPresence(t.NamedTuple):
 
     ``kind`` is how it was found: TEGRA for an integrated GPU, DRIVER for another with a loaded driver, otherwise PCI or
     WSL; None without a GPU.
-    ``message`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
+    ``message`` is a sentence about it.
     """
 
     present: bool | None
     message: str
-    driver: str | None
     kind: str | None = None
 
 
@@ -63,20 +62,20 @@ class LoadedDriver(t.NamedTuple):
 def detect_gpu(host: hostfs.HostFS) -> GpuPresence:
     """Return whether ``host`` has a GPU, and how it was found. An offline tree has no hardware to check."""
     if not host.live:
-        return GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
+        return GpuPresence(None, "The host is an offline tree, which has no hardware.")
     driver = loaded_driver(host)
     if driver is not None:
         message = f"The NVIDIA driver is loaded: {driver.path} exists."
         if is_tegra(host):
-            return GpuPresence(present=True, message=_IS_TEGRA, driver=driver.version, kind=TEGRA)
-        return GpuPresence(present=True, message=message, driver=driver.version, kind=DRIVER)
+            return GpuPresence(present=True, message=_IS_TEGRA, kind=TEGRA)
+        return GpuPresence(present=True, message=message, kind=DRIVER)
     kind, message = _hardware(host)
     if kind is not None:
-        return GpuPresence(present=True, message=message, driver=None, kind=kind)
+        return GpuPresence(present=True, message=message, kind=kind)
     if not host.exists("/sys/bus"):
-        return GpuPresence(None, "No NVIDIA driver is loaded, and /sys is not mounted.", None)
+        return GpuPresence(None, "No NVIDIA driver is loaded, and /sys is not mounted.")
     message = "No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus, and the host is neither WSL nor Tegra."
-    return GpuPresence(present=False, message=message, driver=None)
+    return GpuPresence(present=False, message=message)
 
 
 def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:

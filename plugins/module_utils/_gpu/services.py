@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report the service of the driver that connects GPUs: the fabric manager of NVSwitches.
+"""Describe the service of the driver that connects GPUs: the fabric manager of NVSwitches.
 
 A host without NVSwitches costs two reads of directories and no command.
 """
@@ -34,13 +34,19 @@ _KERNEL_THREAD = "kthreadd"
 _VERSION = re.compile(r"version is\s*:\s*([0-9]+(?:\.[0-9]+)+)")
 
 
-def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any]:
-    """Return the report of the services of a live host whose driver is loaded.
-
-    A service is None if the host does not need it.
-    """
-    switches = len(host.readable_entries(_SWITCHES)) or len(host.glob(_SWITCH_NODES))
-    return {"fabric_manager": {"switches": switches, **_fabric_manager(host, run)} if switches else None}
+def describe_fabric_manager(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any] | None:
+    """Return the fabric manager of a live host whose driver is loaded; None without NVSwitches."""
+    if not host.readable_entries(_SWITCHES) and not host.glob(_SWITCH_NODES):
+        return None
+    path, names = host.find_executable([_FABRIC_MANAGER]), _process_names(host)
+    pids = [pid for pid, name in (names or {}).items() if name == _PROCESS]
+    version = None
+    # A container has a program of its own, whose version may differ from that of the host.
+    if path is not None and not any(_in_container(host, pid) for pid in pids):
+        status, output, error = run(host.argv([path, "--version"]))
+        found = _VERSION.search(output + error) if status == 0 else None
+        version = found.group(1) if found else None
+    return {"program": path, "version": version, "running": None if names is None else bool(pids)}
 
 
 def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> errors.Problem | None:
@@ -50,7 +56,7 @@ def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> error
     Manager for NVSwitch Systems).
 
     Args:
-        service: Its report, as of describe_services().
+        service: Its description, as of describe_fabric_manager(). It is empty without NVSwitches.
         driver: The version of the driver, empty if it is unknown.
     """
     is_running, version = service.get("running"), service.get("version")
@@ -72,18 +78,6 @@ def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> error
     message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
     advice = f"Run `systemctl enable --now {FABRIC_MANAGER_UNIT}`. If that fails, see its journal."
     return errors.Problem("fabric-manager-unusable", message, advice)
-
-
-def _fabric_manager(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any]:
-    path, names = host.find_executable([_FABRIC_MANAGER]), _process_names(host)
-    pids = [pid for pid, name in (names or {}).items() if name == _PROCESS]
-    version = None
-    # A container has a program of its own, whose version may differ from that of the host.
-    if path is not None and not any(_in_container(host, pid) for pid in pids):
-        status, output, error = run(host.argv([path, "--version"]))
-        found = _VERSION.search(output + error) if status == 0 else None
-        version = found.group(1) if found else None
-    return {"program": path, "version": version, "running": None if names is None else bool(pids)}
 
 
 def _process_names(host: hostfs.HostFS) -> dict[str, str] | None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings of a kubelet: its root directory, its CRI endpoint, and its policies for CPUs and NUMA nodes.
+"""The settings of a kubelet: its root directory, its CRI endpoint, and its policy for CPUs.
 
 They come from its flags, its configuration file with drop-ins, and the defaults of its distribution. Nothing here
 connects to the kubelet.
@@ -26,17 +26,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import
 _FLAGS = {
     "containerRuntimeEndpoint": "--container-runtime-endpoint",
     "cpuManagerPolicy": "--cpu-manager-policy",
-    "memoryManagerPolicy": "--memory-manager-policy",
-    "topologyManagerPolicy": "--topology-manager-policy",
-    "topologyManagerScope": "--topology-manager-scope",
 }
-# The defaults (pkg/kubelet/apis/config/v1beta1/defaults.go of Kubernetes 1.34).
-_DEFAULTS = {
-    "cpuManagerPolicy": "none",
-    "memoryManagerPolicy": "None",
-    "topologyManagerPolicy": "none",
-    "topologyManagerScope": "container",
-}
+# The default policy of the CPU manager (pkg/kubelet/apis/config/v1beta1/defaults.go of Kubernetes 1.34).
+_CPU_POLICY = "none"
 # Matches a file that gives one of the settings a value. Other files are not parsed, so that they do not need PyYAML:
 # kubeadm writes an empty containerRuntimeEndpoint.
 _MENTIONS_SETTING = re.compile(rb"(?:" + "|".join(_FLAGS).encode() + rb")[\"']?[ \t]*:[ \t]*(?!\"\"|''|[ \t\r\n]|\Z)")
@@ -77,10 +69,11 @@ class KubeletSettings(t.NamedTuple):
     missing_package: str | None = None
     is_complete: bool = True
 
-    def value(self, name: str) -> str | None:
-        """Return a setting or its default; None if it may have another value."""
+    @property
+    def cpu_policy(self) -> str | None:
+        """The policy of the CPU manager; None if it may have another value."""
         is_known = self.is_complete and not self.problems
-        return self.values.get(name) or (_DEFAULTS.get(name) if is_known else None)
+        return self.values.get("cpuManagerPolicy") or (_CPU_POLICY if is_known else None)
 
 
 def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> KubeletSettings:

@@ -34,7 +34,6 @@ def add_kubelet(
     report["distribution"] = distributions.kind_of(found, host)
     report["service"] = found.unit.name
     report["running"] = found.pid is not None if host.live else None
-    report["pid"] = found.pid
     settings = kubelet.read_settings(host, found)
     problems += settings.problems
     report["root_dir"] = settings.root_dir
@@ -42,12 +41,8 @@ def add_kubelet(
     report["cri_endpoint"] = settings.endpoint or None
     report["engine"] = kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
     report["cpu_manager"] = {
-        "policy": settings.value("cpuManagerPolicy"),
+        "policy": settings.cpu_policy,
         "last_policy": kubelet.cpu_state_policy(host, settings.root_dir),
-    }
-    report["topology_manager"] = {
-        "policy": settings.value("topologyManagerPolicy"),
-        "scope": settings.value("topologyManagerScope"),
     }
     answered = _add_devices(host, settings.root_dir, report, problems)
     probe = plugins.Probe(host)

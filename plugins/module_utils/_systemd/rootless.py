@@ -107,19 +107,14 @@ def user_process(
 # -- for root --------------------------------------------------------------------------------------------------------
 
 
-def running_engines(host: hostfs.HostFS) -> dict[str, int]:
-    """Return the process of each running rootless Docker, by the name of its user, from the process table.
+def running_engines(host: hostfs.HostFS) -> list[str]:
+    """Return the users whose rootless Docker runs, from the process table.
 
     It reads only comm and status. The kernel takes other files, such as cmdline, from the memory of the process, so
     reading them may block without limit.
     """
-    found: dict[int, dict[str, int]] = {}
-    for pid in host.readable_entries("/proc") if host.live else ():
-        program = host.read_text(f"/proc/{pid}/comm").strip() if _PID.match(pid) else ""
-        uid = processes.uid_of(host, pid) if program in _PROGRAMS else None
-        if uid:
-            found.setdefault(uid, {})[program] = int(pid)
-    accounts = ((core_accounts.account_of(host, uid), pids) for uid, pids in sorted(found.items()))
-    return {
-        account.name: pids.get("dockerd") or pids["rootlesskit"] for account, pids in accounts if account is not None
-    }
+    pids = [pid for pid in host.readable_entries("/proc") if _PID.match(pid)] if host.live else []
+    programs = [pid for pid in pids if host.read_text(f"/proc/{pid}/comm").strip() in _PROGRAMS]
+    uids = {processes.uid_of(host, pid) for pid in programs} - {None, 0}
+    accounts = [core_accounts.account_of(host, uid) for uid in sorted(filter(None, uids))]
+    return [account.name for account in accounts if account is not None]

@@ -18,6 +18,39 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import co
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
+# The facts of each part of the report that only the rules of the audit read. They are not returned.
+INTERNAL: dict[str, tuple[str, ...]] = {
+    "engines": ("unit_files", "socket", "selected"),
+    "engines.live": ("version", "live_restore", "running_containers"),
+    "toolkit": (
+        "version_mismatches",
+        "unsafe_settings",
+        "conflicting_sources",
+        "gpu_containers",
+        "reboot_required",
+    ),
+    "toolkit.other_toolkits": ("programs", "config_path", "settings", "unsafe_settings", "problems"),
+    "gpus": ("source", "advertised", "missing_nodes", "kernel", "fabric_manager"),
+    "gpus.devices": ("vgpu",),
+    "cdi": ("conflicts",),
+    "cdi.files": ("missing_paths",),
+    "kubernetes": (
+        "root_dir",
+        "config_files",
+        "cri_endpoint",
+        "cpu_manager",
+        "source",
+        "device_plugins",
+        "plugin_pods",
+        "plugin_processes",
+        "plugin_logs",
+        "device_list_strategies",
+        "nri_plugin",
+    ),
+    "kubernetes.resources": ("recorded",),
+}
+# The reasons why a GPU or a specification cannot be used. They are returned as messages.
+_REASONS = ("gpus.devices.reasons", "gpus.devices.mig_devices.reasons", "cdi.files.reasons")
 _SELECTION: dict[str, dict[str, t.Any]] = {
     "names": {"type": "list", "elements": "str", "default": ["auto"]},
     "flavor": {"type": "str", "default": "auto"},
@@ -61,10 +94,19 @@ def describe(module: _module.Module, describe_host: t.Callable[..., dict[str, t.
     names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths", "selected_engines")
     report = describe_host(host, run, **{name: params[name] for name in names})
     # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
-    if params["require_engines"] is None or "needed" in report:
-        return report
-    _require_engines(module, host, report)
-    return report
+    if params["require_engines"] is not None and "needed" not in report:
+        _require_engines(module, host, report)
+    return {name: _returned(part, name) for name, part in report.items()}
+
+
+def _returned(value: t.Any, place: str) -> t.Any:
+    """Return a value of the report at ``place`` as documented: without the facts that only rules read."""
+    if place in _REASONS:
+        return [errors.in_full(reason) for reason in value]
+    if isinstance(value, dict):
+        internal = INTERNAL.get(place, ())
+        return {name: _returned(part, f"{place}.{name}") for name, part in value.items() if name not in internal}
+    return [_returned(part, place) for part in value] if isinstance(value, list) else value
 
 
 def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[str]:

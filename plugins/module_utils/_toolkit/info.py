@@ -41,11 +41,12 @@ def _run_nothing(_argv: t.Sequence[str]) -> tuple[int, str, str]:
 class _DirectoryInstallation(t.NamedTuple):
     """A toolkit that nvidia_toolkit_install has installed in a directory.
 
-    ``fields`` are its fields in the report. ``manifest`` is None if the installation is incomplete. ``changed_names``
-    are the files that are missing or differ from the manifest.
+    ``path`` is the link to the directory ``installed_path``. ``manifest`` is None if the installation is incomplete.
+    ``changed_names`` are the files that are missing or differ from the manifest.
     """
 
-    fields: dict[str, t.Any]
+    path: str
+    installed_path: str
     manifest: toolkit_manifest.Manifest | None = None
     changed_names: tuple[str, ...] = ()
 
@@ -55,10 +56,9 @@ class _DirectoryInstallation(t.NamedTuple):
 
     def integrity_problems(self) -> list[str]:
         """Return a message for each file that is missing or was modified."""
-        path = self.fields["path"]
         if self.manifest is None:
-            return [f"The installation in {self.fields['installed_path']}, to which {path} links, is incomplete."]
-        return [f"{path}/{name} is missing or was modified." for name in self.changed_names]
+            return [f"The installation in {self.installed_path}, to which {self.path} links, is incomplete."]
+        return [f"{self.path}/{name} is missing or was modified." for name in self.changed_names]
 
 
 def describe_toolkit(
@@ -104,7 +104,7 @@ class _ToolkitReport:
         recorded: list[str] = self._try(self._recorded, [])
         others: list[dict[str, t.Any]] = self._try(lambda: self._other_toolkits(program_dir, in_directory), [])
         return {
-            "gpu": {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver},
+            "gpu": {"present": gpu.present, "kind": gpu.kind, "message": gpu.message},
             "package_manager": None if manager is None else manager.name,
             "gpg": host.find_executable(["gpg"]),
             "packages": {
@@ -112,7 +112,7 @@ class _ToolkitReport:
             },
             **self._version_and_config(program_dir, versions, programs),
             "version_mismatches": self._version_mismatches(versions, programs, program_dir, in_use),
-            "directory": None if in_directory is None else in_directory.fields,
+            "directory": None if in_directory is None else in_directory.installed_path,
             "other_toolkits": others,
             "conflicting_sources": [] if manager is None else self._conflicting(manager.repository),
             "recorded_files": recorded,
@@ -225,22 +225,12 @@ class _ToolkitReport:
         if name is None:
             return None
         manifest = reader.manifest(name)
-        fields = {"path": path, "installed_path": reader.path(name)}
-        if manifest is None:
-            return _DirectoryInstallation({**fields, "previous_path": None, "components": None, "sources": []})
-        previous = None if manifest.replaces is None else reader.path(manifest.replaces)
-        details = {
-            "previous_path": previous if previous is not None and host.exists(previous) else None,
-            "components": None if manifest.components is None else list(manifest.components),
-            "sources": sorted(manifest.sources),
-        }
-        return _DirectoryInstallation(
-            {**fields, **details}, manifest, reader.check_integrity(manifest, thorough=False).changed
-        )
+        changed = () if manifest is None else reader.check_integrity(manifest, thorough=False).changed
+        return _DirectoryInstallation(path, reader.path(name), manifest, changed)
 
     def _directory_programs(self, installation: _DirectoryInstallation) -> dict[str, toolkit_installed.Program]:
         """Return the programs of ``installation``. They are run only if its manifest has no version."""
-        folder = installation.fields["path"]
+        folder = installation.path
         if installation.manifest is None or installation.version is None:
             return toolkit_installed.programs(self._host, self._run, folder)
         return {
@@ -267,7 +257,7 @@ class _ToolkitReport:
     def _config(self, folder: str, version: str | None, has_toolkit: bool) -> dict[str, t.Any]:
         """Return the fields about the config.toml that the programs in ``folder`` read."""
         path = toolkit_constants.config_file(self._host, folder)
-        fields = {"config_path": path, "config_exists": self._host.exists(path), "settings": {}, "unsafe_settings": []}
+        fields = {"config_path": path, "settings": {}, "unsafe_settings": []}
         return {**fields, **self._try(lambda: self._settings(path, version, has_toolkit), {})}
 
     def _settings(self, path: str, version: str | None, has_toolkit: bool) -> dict[str, t.Any]:

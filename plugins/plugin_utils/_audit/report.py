@@ -160,7 +160,7 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
         "reason": reason,
         "severity": found[0].severity if found else None,
         "counts": {severity: counts[severity] for severity in SEVERITIES},
-        "driver": text_of(gpus.get("driver_version")) or text_of(table(toolkit.get("gpu")).get("driver_version")),
+        "driver": text_of(gpus.get("driver_version")),
         "gpus": _gpus(gpus, toolkit),
         "toolkit": _toolkit(toolkit),
         "engines": [_engine(row) for row in rows(known.get("engines"))],

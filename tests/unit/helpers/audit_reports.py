@@ -81,7 +81,7 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
     answer: dict[str, t.Any] = {
         "engines": [engine()],
         "toolkit": {
-            "gpu": {"present": True, "message": "The driver is loaded.", "driver_version": "580.95.05"},
+            "gpu": {"present": True, "message": "The driver is loaded."},
             "packages": {"nvidia-container-toolkit": {"version": "1.19.1-1", "held": False}},
             "programs": {"nvidia-ctk": {"path": "/usr/bin/nvidia-ctk", "version": "1.19.1"}},
             "version": "1.19.1",
@@ -102,14 +102,14 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
             "devices": [gpu()],
             "missing_nodes": [],
             "kernel": copy.deepcopy(KERNEL),
-            "services": fabric(),
+            "fabric_manager": fabric(),
             "problems": [],
         },
         "cdi": {
             "files": [spec()],
             "devices": {"nvidia.com/gpu=0": SPEC},
-            "conflicts": {"messages": [], "shadowed": {}, "unresolvable": {}},
-            "refresh": {"owner": "toolkit", "service": "r.service", "enabled": True, "failed": False, "output": SPEC},
+            "conflicts": {"shadowed": {}, "unresolvable": {}},
+            "refresh": {"service": "r.service", "enabled": True, "output": SPEC},
             "problems": [],
         },
     }
@@ -131,16 +131,10 @@ KERNEL: dict[str, t.Any] = {
     "next_module": None,
 }
 NEWER = "6.8.0-100-generic"
-FABRIC: dict[str, t.Any] = {
-    "switches": 6,
-    "program": "/usr/bin/nv-fabricmanager",
-    "version": "580.95.05",
-    "running": True,
-}
 
 
 def fabric(**changes: t.Any) -> dict[str, t.Any]:
-    return {"fabric_manager": {**FABRIC, **changes}}
+    return {"program": "/usr/bin/nv-fabricmanager", "version": "580.95.05", "running": True, **changes}
 
 
 CVE = {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"}
@@ -151,7 +145,6 @@ NO_RUNTIME: dict[str, t.Any] = {"runtimes": {}, "live": None}
 BARE = engine(**NO_RUNTIME)
 DOCKER_29 = engine(version="29.2.0")
 PODMAN = engine(engine="podman", target="podman", version="5.5.1", **NO_RUNTIME)
-NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
 BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
 NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
@@ -224,21 +217,21 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": [problem("x")]}])]},
      "gpu-unusable", "critical", "gpu 0, MIG 1"),
     ({"gpus__devices": [gpu(mig_enabled=True)]}, "mig-without-devices", "warning", "gpu 0"),
-    ({"gpus__missing_nodes": [NODE]}, "device-node-missing", "critical", "/dev/nvidiactl"),
-    ({"gpus__missing_nodes": [{"path": "/dev/nvidia7"}]}, "device-node-missing", "critical", "/dev/nvidia7"),
-    ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]},
+    ({"gpus__missing_nodes": ["/dev/nvidiactl"]}, "device-node-missing", "critical", "/dev/nvidiactl"),
+    ({"gpus__missing_nodes": ["/dev/nvidia7"]}, "device-node-missing", "critical", "/dev/nvidia7"),
+    ({"gpus__missing_nodes": ["/dev/nvidia-modeset"]},
      "device-node-missing", "warning", "/dev/nvidia-modeset"),
     ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
     ({"gpus__kernel": {**KERNEL, "has_modules": False, "module": None}},
      "reboot-required", "warning", "driver"),
     ({"gpus__kernel": {**KERNEL, "next_release": NEWER}}, "next-kernel-without-driver", "warning", "driver"),
-    ({"gpus__services": fabric(program=None, version=None, running=False)},
+    ({"gpus__fabric_manager": fabric(program=None, version=None, running=False)},
      "fabric-manager-unusable", "critical", "nvidia-fabricmanager.service"),
-    ({"gpus__services": fabric(running=False)},
+    ({"gpus__fabric_manager": fabric(running=False)},
      "fabric-manager-unusable", "critical", "nvidia-fabricmanager.service"),
-    ({"gpus__services": fabric(version="580.82.07")},
+    ({"gpus__fabric_manager": fabric(version="580.82.07")},
      "fabric-manager-unusable", "warning", "nvidia-fabricmanager.service"),
-    ({"gpus__services": fabric(version="580.82.07", running=False)},
+    ({"gpus__fabric_manager": fabric(version="580.82.07", running=False)},
      "fabric-manager-unusable", "critical", "nvidia-fabricmanager.service"),
     ({"gpus__devices": [gpu(vgpu={"product": "NVIDIA vPC", "licensed": False})]}, "vgpu-not-licensed", "warning",
      "nvidia-gridd.service"),

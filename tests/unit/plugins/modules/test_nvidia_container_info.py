@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The requirements of nvidia_container_info: root's privileges, and engines that later tasks can configure."""
+"""nvidia_container_info: what it returns, root's privileges, and the engines that later tasks configure."""
 
 from __future__ import annotations
 
+import json
 import os
 import typing as t
 from unittest.mock import MagicMock
@@ -15,13 +16,75 @@ import pytest
 pytest.importorskip("ansible.module_utils.basic")
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import container_info
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import SECOND, FakeMig, gpu_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import GPU, Node
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
     Run = t.Callable[..., dict[str, t.Any]]
+
+# A fact that only a rule of the audit reads is no return value: the finding says it.
+MOST_VALUES = 130
+
+
+# -- return values -----------------------------------------------------------------------------------------------------
+
+
+def documented(values: t.Mapping[str, t.Any], place: str = "") -> t.Iterator[str]:
+    """Yield the documented return values by names with dots."""
+    for name, value in values.items():
+        yield place + name
+        yield from documented(value.get("contains", {}), f"{place}{name}.")
+
+
+def reported(value: t.Any, place: str) -> t.Iterator[str]:
+    """Yield the names of dictionaries in a report, likewise."""
+    for item in value if isinstance(value, list) else [value]:
+        for name, part in item.items() if isinstance(item, dict) else ():
+            yield f"{place}.{name}"
+            yield from reported(part, f"{place}.{name}")
+
+
+def test_number_of_return_values() -> None:
+    yaml = pytest.importorskip("yaml")
+    module = pytest.importorskip("ansible_collections.gpufleet.nvidia.plugins.modules.nvidia_container_info")
+    names = set(documented(yaml.safe_load(module.RETURN)))
+    assert len(names) <= MOST_VALUES
+    assert not names & {f"{place}.{name}" for place, internal in container_info.INTERNAL.items() for name in internal}
+
+
+def test_facts_of_the_rules_are_not_returned(tmp_path: Path, run_module: Run) -> None:
+    """The fixture checks that each returned value is documented."""
+    gpu_host(tmp_path, [SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0),))])
+    node = Node(tmp_path, running=False)
+    node.checkpoint({GPU: [SECOND.identity()]})
+    edits = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
+    device = {"name": "0", "containerEdits": edits}
+    specification = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device], "containerEdits": {}}
+    node.write("/etc/cdi/nvidia.json", json.dumps(specification))
+    selected = {"names": ["auto"], "flavor": "auto"}
+    found = host_info.describe_host(HostFS(str(tmp_path)), lambda _argv: (127, "", ""), selected_engines=selected)
+    known = {name for part, value in found.items() for name in reported(value, part)}
+    for place, names in container_info.INTERNAL.items():
+        # No engine runs, and no engine runs the toolkit of another directory.
+        if place not in ("engines.live", "toolkit.other_toolkits"):
+            assert {f"{place}.{name}" for name in names} <= known
+    result = run_module(
+        "nvidia_container_info", host_root=str(tmp_path), host_root_live=True, selected_engines=selected
+    )
+    (gpu,), (file,) = result["gpus"]["devices"], result["cdi"]["files"]
+    (mig,) = gpu["mig_devices"]
+    assert all(reason.startswith("/dev/nvidia") for reason in [*gpu["reasons"], *mig["reasons"]])
+    assert file["reasons"][0] == "These paths no longer exist: /dev/nvidia0."
+    assert {"cdi-stale", "device-node-missing"} <= {finding["id"] for finding in result["findings"]}
+
+
+# -- requirements ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

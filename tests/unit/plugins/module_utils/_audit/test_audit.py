@@ -138,11 +138,11 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
          "next-kernel-without-driver"),
         # The driver of a container, such as that of NVIDIA's GPU operator, is not in the host's directories.
         ({"gpus__kernel": {**KERNEL, "next_release": NEWER, "module": None}}, "next-kernel-without-driver"),
-        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-unusable"),
-        ({"gpus__services": fabric(version=None)}, "fabric-manager-unusable"),
+        ({"gpus__fabric_manager": fabric(program=None, version=None)}, "fabric-manager-unusable"),
+        ({"gpus__fabric_manager": fabric(version=None)}, "fabric-manager-unusable"),
         # The processes of the host are not visible in a container.
-        ({"gpus__services": fabric(program=None, version=None, running=None)}, "fabric-manager-unusable"),
-        ({"gpus__services": fabric(running=None)}, "fabric-manager-unusable"),
+        ({"gpus__fabric_manager": fabric(program=None, version=None, running=None)}, "fabric-manager-unusable"),
+        ({"gpus__fabric_manager": fabric(running=None)}, "fabric-manager-unusable"),
         ({"gpus__devices": [gpu(vgpu=None)]}, "vgpu-not-licensed"),
         ({"gpus__devices": [gpu(vgpu={"product": "NVIDIA vPC", "licensed": True})]}, "vgpu-not-licensed"),
         ({"gpus__devices": [gpu(vgpu={"product": None, "licensed": None})]}, "vgpu-not-licensed"),

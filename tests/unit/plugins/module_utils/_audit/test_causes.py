@@ -23,7 +23,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     MITIGATED,
     NO_CDI,
     NO_TOOLKIT,
-    NODE,
     NVIDIA,
     OTHER_TOOLKIT,
     SPEC,
@@ -95,11 +94,11 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
     ({"engines": [DOCKER_29], "cdi__files": [spec(kind="vendor.com/net", valid=False, stale=None)], "cdi__devices": {}},
      ["cdi-invalid", "docker-needs-cdi"], ""),
     # One command creates all device nodes, and no GPU works without them.
-    ({"gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
+    ({"gpus__missing_nodes": ["/dev/nvidiactl", "/dev/nvidia-uvm"],
       "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidiactl does not exist.")])]},
      ["device-node-missing"], ""),
     # A command that creates missing nodes does not correct another one.
-    ({"gpus__missing_nodes": [{**NODE, "path": "/dev/nvidia-uvm-tools"}],
+    ({"gpus__missing_nodes": ["/dev/nvidia-uvm-tools"],
       "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidia0 has the minor 5.")])]},
      ["device-node-missing", "gpu-unusable"], ""),
 ]  # fmt: skip
@@ -213,9 +212,7 @@ def test_one_version_fixes_all_vulnerabilities(host: HostFS) -> None:
 
 
 def test_missing_nodes_are_one_finding(host: HostFS) -> None:
-    nodes = [
-        {"path": f"/dev/{name}", "advice": "Make it."} for name in ("nvidia0", "nvidia1", "nvidia-uvm", "nvidiactl")
-    ]
+    nodes = ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidiactl"]
     (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
     assert (found["severity"], found["subject"]) == ("critical", "/dev/nvidia0")
     assert " nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 " in found["advice"]
@@ -234,8 +231,7 @@ def test_missing_nodes_of_a_driver_container(host: HostFS) -> None:
         ("nvidia-uvm", "critical", "nvidia-modprobe -u -c 0"),
         ("nvidia-modeset", "warning", "nvidia-modprobe -m"),
     ):
-        nodes = [{"path": f"{root}/dev/{name}", "advice": "Make it."}]
-        (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
+        (found,) = findings_of(host, healthy_host(gpus__missing_nodes=[f"{root}/dev/{name}"]))
         assert (found["severity"], found["advice"]) == (severity, f"Run chroot {root} {command} as root.")
 
 

@@ -22,7 +22,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
-    PID,
     SOCKET,
     UNIT,
     FakeDocker,
@@ -75,12 +74,10 @@ def test_running_engine(docker: FakeDocker) -> None:
         "binary": "/usr/bin/dockerd",
         "version": "26.1.5",
         "running": True,
-        "pid": PID,
         "service": "docker.service",
         "unit_files": [UNIT],
         "socket": SOCKET,
         "config_path": DAEMON_JSON,
-        "config_exists": True,
         "runtimes": {"nvidia": NVIDIA},
         "default_runtime": "runc",
         "cdi_directories": None,

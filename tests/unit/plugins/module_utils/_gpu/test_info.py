@@ -242,7 +242,7 @@ def test_nodes_of_a_driver_container(containerized: GpuHost, library: Path, monk
     assert seen[2:] == [([], dev)]
     # The driver of this task is that of the host.
     report = describe_gpus(containerized.host, DriverPlaces(("/",)))
-    assert "/dev/nvidiactl" in [node["path"] for node in report["missing_nodes"]]
+    assert "/dev/nvidiactl" in report["missing_nodes"]
 
 
 def test_missing_nodes_of_a_driver_container(containerized: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +251,7 @@ def test_missing_nodes_of_a_driver_container(containerized: GpuHost, monkeypatch
     for name in ("nvidia-uvm", "nvidia0"):
         del containerized.nodes.nodes[f"{root}/dev/{name}"]
     report = containerized.report()
-    assert report["missing_nodes"] == [
-        {"path": f"{root}/dev/nvidia-uvm", "advice": f"Create it with chroot {root} nvidia-modprobe -u -c 0."},
-        {"path": f"{root}/dev/nvidia0", "advice": f"Run chroot {root} nvidia-smi as root, which creates it."},
-    ]
+    assert report["missing_nodes"] == [f"{root}/dev/nvidia-uvm", f"{root}/dev/nvidia0"]
     reasons = [unusable(f"{root}/dev/{name} does not exist.") for name in ("nvidia0", "nvidia-uvm")]
     assert report["devices"][0]["reasons"] == reasons
     containerized.nodes.nodes[f"{root}/dev/nvidia0"] = (195, 7)
@@ -286,8 +283,7 @@ def test_problem_of_a_gpu_with_mig_devices(make_host: t.Callable[..., GpuHost]) 
     (gpu,) = report["devices"]
     assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 does not exist.")]] * 3
     assert report["advertised"] == []
-    (missing,) = report["missing_nodes"]
-    assert (missing["path"], "nvidia-smi" in missing["advice"]) == ("/dev/nvidia0", True)
+    assert report["missing_nodes"] == ["/dev/nvidia0"]
 
 
 def test_mig_devices_without_root(make_host: t.Callable[..., GpuHost]) -> None:
@@ -308,7 +304,7 @@ def test_problem_of_a_mig_device(make_host: t.Callable[..., GpuHost]) -> None:
         [],
     ]
     assert report["advertised"] == [mig_uuid(WITH_MIG, WITH_MIG.migs[1])]
-    assert report["missing_nodes"][0]["path"] == path
+    assert report["missing_nodes"] == [path]
 
 
 def test_missing_control_node(make_host: t.Callable[..., GpuHost]) -> None:
@@ -316,9 +312,7 @@ def test_missing_control_node(make_host: t.Callable[..., GpuHost]) -> None:
     del found.nodes.nodes["/dev/nvidia-uvm"]
     report = found.report()
     assert [gpu["reasons"] for gpu in report["devices"]] == [[unusable("/dev/nvidia-uvm does not exist.")]] * 2
-    assert report["missing_nodes"] == [
-        {"path": "/dev/nvidia-uvm", "advice": "Create it with nvidia-modprobe -u -c 0."},
-    ]
+    assert report["missing_nodes"] == ["/dev/nvidia-uvm"]
 
 
 def test_nodes_of_loaded_modules(make_host: t.Callable[..., GpuHost]) -> None:
@@ -326,7 +320,7 @@ def test_nodes_of_loaded_modules(make_host: t.Callable[..., GpuHost]) -> None:
     write(found.root, {"proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n"})
     write(found.root, {"proc/modules": "nvidia_modeset 1 0 - Live 0x0\n"})
     report = found.report()
-    assert [node["path"] for node in report["missing_nodes"]] == ["/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"]
+    assert report["missing_nodes"] == ["/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"]
     # Not every container needs these.
     assert report["devices"][0]["healthy"]
 
@@ -478,7 +472,7 @@ def test_integrated_gpu_on_the_pci_bus(make_host: t.Callable[..., GpuHost]) -> N
     files = {f"{pci}/vendor": "0x10de\n", f"{pci}/class": "0x030000\n"}
     write(found.root, {"proc/device-tree/compatible": "nvidia,tegra264\0", **files})
     del found.nodes.nodes["/dev/nvidia-uvm"]
-    assert [node["path"] for node in found.report()["missing_nodes"]] == ["/dev/nvidia-uvm"]
+    assert found.report()["missing_nodes"] == ["/dev/nvidia-uvm"]
 
 
 def test_vgpu(make_host: t.Callable[..., GpuHost]) -> None:
@@ -561,7 +555,7 @@ def test_kernel_and_services_of_a_loaded_driver(make_host: t.Callable[..., GpuHo
     write(found.root, {**kernel, "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": ""})
     report = driver_report(found)
     assert report["kernel"]["module"] == "/lib/modules/6.8/nvidia.ko.zst"
-    assert report["services"]["fabric_manager"]["switches"] == 1
+    assert report["fabric_manager"] == {"program": None, "version": None, "running": None}
 
 
 def test_kernel_without_a_loaded_driver(tmp_path: Path) -> None:
@@ -570,14 +564,14 @@ def test_kernel_without_a_loaded_driver(tmp_path: Path) -> None:
     write(tmp_path, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY, **kernel})
     host = HostFS(str(tmp_path))
     report = describe_driver(host, lambda _argv: (1, "", "ERROR: x"), describe_gpus(host))
-    assert (report["kernel"]["module"], report["services"]) == ("/lib/modules/6.8/nvidia.ko", None)
+    assert (report["kernel"]["module"], report["fabric_manager"]) == ("/lib/modules/6.8/nvidia.ko", None)
     (problem,) = report["problems"]
     assert problem["code"] == "driver-not-loaded"
     assert problem["message"].endswith("0000:0f:00.0 (no driver). modinfo /lib/modules/6.8/nvidia.ko fails: ERROR: x.")
 
 
 def test_no_kernel_without_a_gpu_or_in_an_offline_tree(make_host: t.Callable[..., GpuHost], tmp_path: Path) -> None:
-    nothing: dict[str, t.Any] = {"kernel": None, "services": None, "problems": []}
+    nothing: dict[str, t.Any] = {"kernel": None, "fabric_manager": None, "problems": []}
     host = HostFS(str(tmp_path / "empty"))
     assert describe_driver(host, lambda _argv: (127, "", ""), describe_gpus(host)) == nothing
     assert driver_report(make_host([FIRST], live=False, nvml=False)) == nothing

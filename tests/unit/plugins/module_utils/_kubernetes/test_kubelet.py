@@ -91,13 +91,11 @@ def test_drop_ins_are_merged_in_the_order_of_their_names(tmp_path: Path) -> None
     node = Node(tmp_path, "kubelet")
     folder = "/etc/kubernetes/kubelet/config.json.d"
     node.write(f"{folder}/10-a.conf", json.dumps({"containerRuntimeEndpoint": "unix:///run/a.sock"}))
-    node.write(
-        f"{folder}/20-b.conf", "containerRuntimeEndpoint: unix:///run/b.sock\ntopologyManagerPolicy: restricted\n"
-    )
+    node.write(f"{folder}/20-b.conf", "containerRuntimeEndpoint: unix:///run/b.sock\ncpuManagerPolicy: static\n")
     node.write(f"{folder}/30-c.yaml", json.dumps({"containerRuntimeEndpoint": "unix:///run/c.sock"}))
     found = node.described()
     assert found["cri_endpoint"] == "unix:///run/b.sock"
-    assert found["topology_manager"] == {"policy": "restricted", "scope": "container"}
+    assert found["cpu_manager"]["policy"] == "static"
     assert [path.rpartition("/")[2] for path in found["config_files"]] == ["config.json", "10-a.conf", "20-b.conf"]
 
 
@@ -168,10 +166,8 @@ def test_flags_in_the_unit_of_a_stopped_kubelet(tmp_path: Path) -> None:
 
 def test_drop_ins_of_k3s(tmp_path: Path) -> None:
     node = Node(tmp_path, "k3s")
-    node.write(
-        "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/10-numa.conf", "topologyManagerPolicy: single-numa-node\n"
-    )
-    assert node.described()["topology_manager"]["policy"] == "single-numa-node"
+    node.write("/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/10-cpu.conf", "cpuManagerPolicy: static\n")
+    assert node.described()["cpu_manager"]["policy"] == "static"
 
 
 @pytest.mark.parametrize("state", ["", "{", "[]", '{"policyName": 7}', "[" * 100000, '{"policyName": ""}'])
@@ -204,10 +200,10 @@ def test_a_pipe_in_place_of_the_configuration(tmp_path: Path) -> None:
 
 def test_values_of_other_types_are_ignored(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    node.write(CONFIG, "cpuManagerPolicy: [static]\ntopologyManagerScope: pod\n")
+    node.runs("kubelet.service", PID, "/usr/bin/kubelet", f"--config={CONFIG}")
+    node.write(CONFIG, f"cpuManagerPolicy: [static]\ncontainerRuntimeEndpoint: {CRIO}\n")
     found = node.described()
-    assert found["cpu_manager"]["policy"] == "none"
-    assert found["topology_manager"]["scope"] == "pod"
+    assert (found["cpu_manager"]["policy"], found["cri_endpoint"]) == ("none", CRIO)
 
 
 def test_only_files_with_settings_need_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,17 +219,17 @@ def test_only_files_with_settings_need_a_package(tmp_path: Path, monkeypatch: py
 
 def test_flags_in_the_files_of_k3s(tmp_path: Path) -> None:
     node = Node(tmp_path, "k3s")
-    command = "/usr/local/bin/k3s agent --kubelet-arg=topology-manager-policy=restricted"
+    command = f"/usr/local/bin/k3s agent --kubelet-arg=container-runtime-endpoint={CRIO}"
     node.write("/etc/systemd/system/k3s-agent.service", f"[Service]\nExecStart={command}\n")
     node.write(
-        "/etc/rancher/k3s/config.yaml", "kubelet-arg:\n  - v=2\n  - root-dir=/old\n  - topology-manager-policy=none\n"
+        "/etc/rancher/k3s/config.yaml", "kubelet-arg:\n  - v=2\n  - root-dir=/old\n  - container-runtime-endpoint=/x\n"
     )
     node.write("/etc/rancher/k3s/config.yaml.d/50-cpu.yaml", "kubelet-arg: root-dir=/data/kubelet\n")
     node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [--cpu-manager-policy=static, 7]\n")
     node.write("/data/kubelet/cpu_manager_state", '{"policyName":"static"}')
     found = node.described()
     assert found["problems"] == []
-    assert (found["root_dir"], found["topology_manager"]["policy"]) == ("/data/kubelet", "restricted")
+    assert (found["root_dir"], found["cri_endpoint"]) == ("/data/kubelet", CRIO)
     assert found["cpu_manager"] == {"policy": "static", "last_policy": "static"}
     # With a damaged file the policy is unknown.
     node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg: [cpu-manager-policy=static\n")
