@@ -2,46 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Decide how a container gets the GPUs: through a registered runtime, CDI, or Docker's own option."""
+"""How a container gets the GPUs: through a registered runtime, CDI, or Docker's own option."""
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
-# The option "method" is one of METHODS. With AUTO, choose() decides for an engine that does not register the runtime.
-# GPUS is an option of Docker.
+# The option "method" is one of METHODS. GPUS is an option of Docker.
 RUNTIME, CDI, GPUS, AUTO = "runtime", "cdi", "gpus", "auto"
 METHODS = (RUNTIME, CDI, AUTO)
 # The qualified CDI name of all GPUs.
 ALL_GPUS = "nvidia.com/gpu=all"
-
-
-class InjectionFacts(t.NamedTuple):
-    """What decides about the injection of an engine that does not register the runtime.
-
-    - ``cdi``: whether the engine reads CDI specifications, None if it is unknown or if its version cannot.
-    - ``cdi_problem``: why the specifications describe no usable GPU, empty if they do.
-    - ``hook``: whether nvidia-container-runtime-hook, which Docker runs for ``--gpus``, is on the host.
-    """
-
-    engine: str
-    cdi: bool | None
-    cdi_problem: str
-    hook: bool
-
-
-def choose(facts: InjectionFacts) -> str | None:
-    """Return CDI or GPUS; None if the engine is configured for neither of them."""
-    if facts.cdi and not facts.cdi_problem:
-        return CDI
-    return GPUS if flavors.FACTS[facts.engine].gpus_option and facts.hook else None
-
-
-def reason_for_none(facts: InjectionFacts) -> str:
-    """Return why choose() returned None."""
-    return facts.cdi_problem if facts.cdi else without_cdi(facts.engine, facts.cdi)
 
 
 def without_cdi(engine: str, cdi: bool | None) -> str:

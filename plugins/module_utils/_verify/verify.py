@@ -4,8 +4,8 @@
 
 """Verify an engine from the driver to a container, and report the first check that fails.
 
-The checks of the driver and of CDI are in ``checks``. ``injection`` decides how the container gets the GPUs,
-``containers`` and ``cri_pods`` start it, and ``visible_gpus`` compares what it sees with the host.
+The checks of the driver and of CDI are in ``checks``. ``containers`` and ``cri_pods`` start the container, and
+``visible_gpus`` compares what it sees with the host.
 """
 
 from __future__ import annotations
@@ -256,25 +256,22 @@ class Verification:
         registered = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
         problem = f"{path} does not register the runtime {name}. Registered runtimes: {registered}."
         if self.options.method == verify_injection.AUTO and self.options.level == "gpu":
-            facts = self._engine_facts(state)
-            injection = verify_injection.choose(facts)
-            if injection is not None:
-                self.injection = injection
-                how = verify_injection.describe(injection, self.engine.name, name)
+            cdi = self._cdi(state)
+            specification = self._check_cdi() if cdi else None
+            has_hook = self.host.find_executable([runtime_settings.HOOK]) is not None
+            if specification is not None and specification.ok:
+                self.injection = verify_injection.CDI
+            elif flavors.FACTS[self.engine.name].gpus_option and has_hook:
+                self.injection = verify_injection.GPUS
+            if self.injection != verify_injection.RUNTIME:
+                how = verify_injection.describe(self.injection, self.engine.name, name)
                 return verify_checks.passed(FILE, f"{problem} Containers get the GPUs with `{how}`.")
-            problem = f"{problem} {verify_injection.reason_for_none(facts)}"
+            reason = (
+                verify_injection.without_cdi(self.engine.name, cdi) if specification is None else specification.detail
+            )
+            problem = f"{problem} {reason}"
         return verify_checks.failed(
             FILE, problem, f"Register it with nvidia_runtime_config, or correct {errors.option:runtime_name}."
-        )
-
-    def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.InjectionFacts:
-        cdi = self._cdi(state)
-        specification = self._check_cdi() if cdi else None
-        return verify_injection.InjectionFacts(
-            engine=self.engine.name,
-            cdi=cdi,
-            cdi_problem="" if specification is None or specification.ok else specification.detail,
-            hook=self.host.find_executable([runtime_settings.HOOK]) is not None,
         )
 
     def _check_live(self) -> verify_checks.Check:

@@ -420,6 +420,7 @@ def test_gpus_option_of_docker(unregistered: DockerWithContainers) -> None:
 
 def test_stale_specification_is_not_used(unregistered: DockerWithContainers) -> None:
     unregistered.path("/etc/cdi/nvidia.json").unlink()
+    assert verify(unregistered, level="gpu", method="auto")["injection"] == "--gpus all"
     unregistered.path("/usr/bin/nvidia-container-runtime-hook").unlink()
     assert "No CDI specification in" in failure(unregistered, level="gpu", method="auto")[0]
 
