@@ -247,21 +247,6 @@ def test_failures_with_a_known_cause(
     assert reason in failure(docker, level="engine")[0]
 
 
-@pytest.mark.parametrize(
-    ("message", "status"),
-    [
-        ('exec: "nvidia-container-runtime-hook": executable file not found in $PATH', 127),
-        ("error running prestart hook #0: fork/exec /usr/bin/x: no such file or directory", 127),
-        ('exec: "true": permission denied', 126),
-    ],
-)
-def test_other_start_errors_do_not_blame_the_image(docker: DockerWithContainers, message: str, status: int) -> None:
-    docker.refused, docker.status = {"POST /containers/gpufleet": (500, message)}, status
-    found = failure(docker, level="engine")[0]
-    assert message in found
-    assert "The image does not contain" not in found
-
-
 def test_container_that_cannot_be_removed(docker: DockerWithContainers) -> None:
     docker.refused = {"DELETE": (500, "busy")}
     (warning,) = verify(docker, level="engine")["warnings"]
