@@ -15,9 +15,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import i
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
@@ -211,21 +214,13 @@ def _real(host: hostfs.HostFS, directory: str) -> str:
     return real[len("/var") :] if f"{real}/".startswith("/var/run/") else real
 
 
-# A host without files. Every engine in these calls has a version, so no program is run.
-_NO_HOST = hostfs.HostFS("/nonexistent", live=False)
-
-
 def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_support.CdiEngine]]:
     """Yield the engines whose version is known, with what this version supports of CDI. No command is run."""
     for engine in facts.engines:
-        name, version = report.text(engine.get("engine")), report.text(engine.get("version"))
+        name, version = report.text(engine.get("engine")), core_text.parse_version(report.text(engine.get("version")))
         row = flavors.FLAVORS.get((name, report.text(engine.get("flavor"))))
-        if version and row is not None and row.own_version:
-            try:
-                found = cdi_support.engines_for([f"{name}:{version}"], _NO_HOST, lambda _argv: (1, "", ""))
-            except errors.NvidiaError:
-                continue
-            yield from ((engine, support) for support in found)
+        if version is not None and row is not None and row.own_version:
+            yield engine, cdi_support.known_engine(name, core_text.dotted(version))
 
 
 def docker_without_cdi(facts: report.HostFacts) -> report.Findings:

@@ -135,7 +135,7 @@ def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.
         else:
             cause = f"{binary} printed no version" if host.live else f"{binary} must not be run in an offline tree"
         return _unknown_engine(name, binary, cause)
-    return _known_engine(name, version, binary)
+    return known_engine(name, version, binary)
 
 
 def _embedded(host: hostfs.HostFS, without: t.Collection[str]) -> t.Iterator[CdiEngine]:
@@ -153,10 +153,11 @@ def _embedded(host: hostfs.HostFS, without: t.Collection[str]) -> t.Iterator[Cdi
             cause = f"did not report it on {row.cri}" if host.live else "does not run in an offline tree"
             yield _unknown_engine(row.engine, None, f"that of {row.flavor} {cause}")
         else:
-            yield _known_engine(row.engine, version, None)
+            yield known_engine(row.engine, version)
 
 
-def _known_engine(name: str, version: str, binary: str | None) -> CdiEngine:
+def known_engine(name: str, version: str, binary: str | None = None) -> CdiEngine:
+    """Return the engine ``name`` in a ``version`` such as 28.5.2."""
     facts = flavors.FACTS[name]
     number = tuple(int(part) for part in version.split("."))
     newest = _at(facts.cdi_newest, number)

@@ -36,10 +36,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import un
 CDI_DIRS_SINCE = (5, 5)
 
 
-# A host without files. cdi_support also searches for the program, which default_folders() does not need.
-_EMPTY_HOST = hostfs.HostFS("/dev/null", live=False)
-
-
 class PodmanPlanner:
     """Makes one plan for the Podman of a host."""
 
@@ -243,8 +239,7 @@ class PodmanPlanner:
 
 def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
     """Return the directories in which a Podman of ``version`` searches for CDI specifications by default."""
-    (engine,) = cdi_support.engines_for([f"podman:{core_text.dotted(version)}"], _EMPTY_HOST, lambda _argv: (1, "", ""))
-    return engine.folders
+    return cdi_support.known_engine("podman", core_text.dotted(version)).folders
 
 
 def configured_folders(files: engines_base.Files, version: tuple[int, ...] | None) -> tuple[str, ...] | None:
