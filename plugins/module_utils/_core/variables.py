@@ -14,7 +14,6 @@ MODULE_OPTIONS: t.Mapping[str, tuple[str, ...]] = {
     "nvidia_toolkit": (
         "checksum",
         "components",
-        "create_device_nodes",
         "default_runtime_executable",
         "low_level_runtimes",
     ),
