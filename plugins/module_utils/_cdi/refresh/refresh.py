@@ -193,7 +193,8 @@ class CdiRefresh:
             changes = self._plan_changes()
             self._stop_path_unit(changes)
             self._record_originals(changes.plan)
-            refresh_systemd.remove_links(host, changes.removed_links)
+            if changes.plan is None:
+                refresh_systemd.remove_links(host, changes.removed_links)
             for backup in changes.purged_backups:
                 apply.remove_backup(host, backup)
             backups = []

@@ -39,7 +39,8 @@ def remove_links(host: hostfs.HostFS, links: t.Iterable[refresh_units.Link]) -> 
     """Remove the links, and the directories that are empty then. The caller holds the host's lock. Raises HostError."""
     for link in links:
         atomic_write.remove_entry(host, link.path)
-        atomic_write.remove_empty_directories(host, [posixpath.dirname(link.path)])
+    # A run that was killed may have left a directory without its link.
+    atomic_write.remove_empty_directories(host, [posixpath.dirname(link.path) for link in refresh_units.OWN_LINKS])
 
 
 def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
