@@ -294,15 +294,9 @@ def _require_file(path: str, process_path: str, doing: str) -> None:
     # For a directory, the error of the operating system is clear enough.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise errors.HostError(
-            f"{path} cannot be {doing}: it is {_kind(mode)} or a link to one, and not a regular file. Remove the link"
-            " (for a unit: systemctl unmask), or move the file away."
+            f"{path} cannot be {doing}: it is a special file, such as a device, or a link to one. Remove the link (for"
+            " a unit: systemctl unmask), or move the file away."
         )
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        return "a device"
-    return "a socket" if stat.S_ISSOCK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a special file"
 
 
 def _create_and_rename(

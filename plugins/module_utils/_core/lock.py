@@ -39,8 +39,6 @@ TIMEOUT = 240.0
 # Seconds to wait for the lock of a package manager.
 PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
-# Maximum number of characters of the holder's command in a message.
-_MAX_COMMAND = 200
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -62,7 +60,8 @@ def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[N
         while not _try_lock(path, handle):
             if time.monotonic() >= deadline:
                 raise errors.HostError(
-                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run the task again."
+                    f"{path} is held by another task of this collection. `fuser -v {path}` shows its process. Wait for"
+                    " it to end, then run the task again."
                 )
             time.sleep(_PAUSE)
         try:
@@ -179,20 +178,6 @@ def _open_own(path: str, above: int) -> int:
 
 def _unusable(path: str, problem: str) -> errors.HostError:
     return errors.HostError(f"{path} {problem}. Remove it, then run the task again.")
-
-
-def _holder(handle: int) -> str:
-    """Return a description of the process that holds the lock, from /proc (proc_locks(5))."""
-    status = os.fstat(handle)
-    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    host = hostfs.HostFS()
-    rows = [line.split() for line in host.read_text("/proc/locks").splitlines()]
-    # The kernel shows 0 for a process in another PID namespace.
-    pids = [row[4] for row in rows if row[1] == "FLOCK" and row[5] == name and row[4] != "0"]
-    command = " ".join(hostfs.command_line(host, int(pids[0]))) if pids else ""
-    # Arguments may be long and contain line breaks.
-    command = " ".join(command.split())[:_MAX_COMMAND]
-    return f"process {pids[0] if pids else 'unknown'} ({command or 'command unknown'})"
 
 
 # -- temporary directories -------------------------------------------------------------------------------------------

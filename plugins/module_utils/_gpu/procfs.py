@@ -186,22 +186,21 @@ def parse_information(text: str, path: str) -> ProcGpu:
         ConfigurationError: The address or the minor number is missing or invalid, or the UUID is invalid. Such a GPU is
             not skipped, because the list would then have fewer GPUs than the host.
     """
-    values: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
         name, colon, value = line.partition(":")
         if colon:
-            values.setdefault(name.strip(), (number, value.strip()))
+            values.setdefault(name.strip(), value.strip())
     if not values:
         # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-procfs.c).
         raise errors.ConfigurationError(
             path, "the file is empty: the GPU does not answer the driver", f"{CHECK_LOG} Restart the host."
         )
-    excluded = any(values.get(name, (0, ""))[1] == "Yes" for name in _EXCLUDED)
-    line_number, address = _value(values, "Bus Location", path)
+    excluded = any(values.get(name) == "Yes" for name in _EXCLUDED)
     try:
-        bus = normalize_address(address)
+        bus = normalize_address(values.get("Bus Location", ""))
     except ValueError:
-        raise _invalid(path, "Bus Location is not a PCI address", line_number) from None
+        raise errors.ConfigurationError(path, "Bus Location is not a PCI address", RELOAD) from None
     # Of an excluded GPU only the address is used, and its other values may be unknown.
     return ProcGpu(bus, "", 0, "", excluded) if excluded else _parse_gpu(values, bus, path)
 
@@ -212,19 +211,12 @@ def read_gpus(host: hostfs.HostFS) -> list[ProcGpu]:
     NVML used the same order in all observed cases.
 
     Raises:
-        HostError: A file cannot be read, or two files describe the same GPU.
+        HostError: A file cannot be read.
         ConfigurationError: A file is invalid.
     """
     paths = [f"{GPUS}/{name}/information" for name in host.entries(GPUS)]
-    found = [(parse_information(read_bounded(host, path, MAX_INFORMATION), path), path) for path in paths]
-    seen: dict[t.Any, str] = {}
-    for gpu, path in found:
-        keys = [gpu.bus, *([] if gpu.excluded else [gpu.minor]), *([gpu.uuid] if gpu.uuid else [])]
-        for key in keys:
-            if key in seen:
-                raise errors.with_advice(errors.HostError, f"{path} and {seen[key]} describe the same GPU.", RELOAD)
-            seen[key] = path
-    usable = [gpu for gpu, _path in found if not gpu.excluded and is_given(host, gpu.minor)]
+    found = [parse_information(read_bounded(host, path, MAX_INFORMATION), path) for path in paths]
+    usable = [gpu for gpu in found if not gpu.excluded and is_given(host, gpu.minor)]
     return sorted(usable, key=lambda gpu: _sort_key(gpu.bus))
 
 
@@ -252,28 +244,16 @@ def read_bounded(host: hostfs.HostFS, path: str, limit: int) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _parse_gpu(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> ProcGpu:
+def _parse_gpu(values: t.Mapping[str, str], bus: str, path: str) -> ProcGpu:
     # The kernel module omits the line if it has no UUID.
-    line, uuid = values.get("GPU UUID", (0, _UNKNOWN))
+    uuid, minor = values.get("GPU UUID", _UNKNOWN), values.get("Device Minor", "")
     if _UNKNOWN in uuid:
         uuid = ""
     elif _UUID.match(uuid) is None:
-        raise _invalid(path, "GPU UUID is not a UUID", line)
-    line, minor = _value(values, "Device Minor", path)
+        raise errors.ConfigurationError(path, "GPU UUID is not a UUID", RELOAD)
     if _MINOR.match(minor) is None:
-        raise _invalid(path, "Device Minor is not a number", line)
-    return ProcGpu(bus, uuid, int(minor), values.get("Model", (0, ""))[1], excluded=False)
-
-
-def _value(values: t.Mapping[str, tuple[int, str]], name: str, path: str) -> tuple[int, str]:
-    """Return a value with its line number."""
-    if name not in values:
-        raise _invalid(path, f"{name} is missing", None)
-    return values[name]
-
-
-def _invalid(path: str, problem: str, line: int | None) -> errors.ConfigurationError:
-    return errors.ConfigurationError(path, problem, RELOAD, line)
+        raise errors.ConfigurationError(path, "Device Minor is not a number", RELOAD)
+    return ProcGpu(bus, uuid, int(minor), values.get("Model", ""), excluded=False)
 
 
 def _sort_key(bus: str) -> tuple[int, ...]:
@@ -410,7 +390,7 @@ def parse_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
     """Return the minor number of each capability by its name in mig-minors; ``path`` is used in messages.
 
     Raises:
-        ConfigurationError: A line is not a name and a number, or a name occurs twice.
+        ConfigurationError: A line is not a name and a number.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -418,9 +398,7 @@ def parse_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
             continue
         match = _LINE.match(line)
         if match is None:
-            raise _invalid(path, "the line is not a capability with its minor number", number)
-        if match.group(1) in found:
-            raise _invalid(path, "the line repeats a capability", number)
+            raise errors.ConfigurationError(path, "the line is not a capability with its minor number", RELOAD, number)
         found[match.group(1)] = int(match.group(2))
     return found
 

@@ -162,16 +162,10 @@ class _Planner:
 
     def explain_kept(self, spec_record: cdi_records.SpecRecord) -> None:
         """Add a warning with the reason why a recorded file that the task names is not changed."""
-        if spec_record.document is None:
-            reason = (
-                f"It was moved away for {spec_record.kind}, and is restored when that kind is removed without"
-                f" {errors.option:path}"
-            )
-        else:
-            reason = (
-                f"It describes {spec_record.kind}. Set {errors.option:vendor} and {errors.option:class} to this kind"
-            )
-        self.warnings.append(f"{spec_record.path} is not changed. {reason}.")
+        self.warnings.append(
+            f"{spec_record.path} is not changed, because it belongs to {spec_record.kind}. Remove that kind without"
+            f" {errors.option:path}."
+        )
 
     def restore(self, spec_record: cdi_records.SpecRecord) -> None:
         """Plan the restoration of a file that was moved away."""

@@ -29,11 +29,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import STRICT_CONFIG_DIRS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.racing_links import (
-    CHANGES,
-    MESSAGE,
-    change_links_before_reading,
-)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -90,12 +85,6 @@ def test_new_file_has_the_mode_asked_for(tmp_path: Path, host: HostFS, mode: int
     assert (tmp_path / "etc/file").read_bytes() == b"new\n"
     assert _mode(tmp_path / "etc/file") == mode
     assert os.listdir(tmp_path / "etc") == ["file"]
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\xff\r\n", b"x" * 1_000_000])
-def test_content_is_written_as_it_is(file: Path, host: HostFS, content: bytes) -> None:
-    replace_file(host, "/etc/file", content, 0o600)
-    assert file.read_bytes() == content
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o604, 0o2755, 0o4711])
@@ -593,24 +582,6 @@ def test_read_only_file_system(small: Path, tmp_path: Path) -> None:
         make_directories(host, "/etc/a/b", 0o700)
 
 
-def test_immutable_file(file: Path, host: HostFS) -> None:
-    try:
-        allowed = subprocess.run(["chattr", "+i", str(file)], check=False, stderr=subprocess.DEVNULL).returncode == 0
-    except FileNotFoundError:
-        allowed = False
-    if not allowed:
-        pytest.skip("needs root, and a file system with immutable files")
-    try:
-        with pytest.raises(HostError, match=r"^/etc/file cannot be written: .* If lsattr shows"):
-            replace_file(host, "/etc/file", b"new", 0o644)
-        with pytest.raises(HostError, match=r"^/etc/file cannot be removed: .* If lsattr shows"):
-            remove_file(host, "/etc/file")
-    finally:
-        subprocess.run(["chattr", "-i", str(file)], check=True)
-    assert os.listdir(file.parent) == ["file"]
-    assert file.read_bytes() == b"old"
-
-
 @needs_root
 @pytest.mark.parametrize("folder_mode", [0o755, 0o777], ids=["only root can write", "all users can write"])
 def test_file_of_another_user(tmp_path: Path, file: Path, folder_mode: int) -> None:
@@ -663,7 +634,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, host: HostFS, link: boo
         lambda: prepare_file(host, path, b"new", 0o644, None),
         lambda: remove_file(host, path),
     ):
-        with pytest.raises(HostError, match=f"^{path} cannot be .* a pipe or a link to one.* Remove the link"):
+        with pytest.raises(HostError, match=f"^{path} cannot be .* special file.* Remove the link"):
             work()
     assert stat.S_ISFIFO((tmp_path / "dev/null").stat().st_mode)
     assert os.listdir(tmp_path / "dev") == ["null"]
@@ -837,14 +808,6 @@ def test_a_users_link_in_a_folder_of_roots_is_not_followed(tmp_path: Path, host:
 
 
 @needs_root
-def test_a_link_of_roots_that_leads_to_a_user(tmp_path: Path, host: HostFS, home: Path) -> None:
-    (tmp_path / "etc/link").symlink_to("/home/alice/file")
-    with pytest.raises(HostError, match="/home/alice belongs to user 1234"):
-        replace_file(host, "/etc/link", b"new", 0o644)
-    assert os.listdir(home) == []
-
-
-@needs_root
 def test_a_users_file_in_a_folder_of_roots_is_replaced(tmp_path: Path, host: HostFS, home: Path) -> None:
     os.chown(tmp_path / "etc/file", *_ALICE)
     replace_file(host, "/etc/file", b"new", 0o644)
@@ -862,26 +825,8 @@ def test_who_has_the_whole_tree_may_have_links_in_it(tmp_path: Path, host: HostF
 
 
 @needs_root
-def test_a_loop_of_links(host: HostFS, home: Path) -> None:
-    (home.parent / "loop").symlink_to("loop")
-    with pytest.raises(HostError, match="too many symbolic links"):
-        replace_file(host, "/home/loop", b"new", 0o644)
-
-
-@needs_root
 def test_an_empty_folder_of_roots_is_not_removed(tmp_path: Path, host: HostFS, home: Path) -> None:
     (tmp_path / "etc/empty").mkdir()
     _link_of_user(home / "docker", "/etc")
     remove_empty_directories(host, ["/home/alice/docker/empty"])
     assert (tmp_path / "etc/empty").is_dir()
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_link_that_changes_meanwhile_is_no_removed_file(
-    host: HostFS, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    (tmp_path / "link").symlink_to("etc")
-    change_links_before_reading(monkeypatch, change)
-    with pytest.raises(HostError, match=MESSAGE.format("/link")):
-        remove_file(host, "/link/file")
-    assert file.read_bytes() == b"old"
