@@ -84,6 +84,16 @@ options:
       - With O(source=directory), the program that starts containers while the driver is not loaded.
       - When left out, the first of O(low_level_runtimes) that exists.
     type: str
+  create_device_nodes:
+    description:
+      - With O(source=directory), whether C(nvidia-modprobe) creates C(/dev/nvidiactl), C(/dev/nvidia-modeset),
+        C(/dev/nvidia-uvm), and C(/dev/nvidia-uvm-tools) if they are missing or have wrong device numbers.
+      - C(nvidia-modprobe) must be on the host, or in O(driver_root) if that has a directory C(dev) of its own. If nodes
+        are missing and it is missing too, the task fails before it changes anything.
+      - Nodes of kernel modules that are not loaded are not created, and a warning names them. O(state=absent) does not
+        remove nodes.
+    type: bool
+    default: false
   checksum:
     description:
       - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with

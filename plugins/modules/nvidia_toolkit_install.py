@@ -541,6 +541,12 @@ repaired_files:
   type: list
   elements: str
   sample: [nvidia-ctk.real]
+device_nodes:
+  description: Device nodes that were created.
+  returned: with O(source=directory)
+  type: list
+  elements: str
+  sample: [/dev/nvidiactl]
 settings:
   description: The settings in effect, as in RV(gpufleet.nvidia.nvidia_toolkit_config#module:settings).
   returned: with O(source=directory), O(settings), O(profile), or O(debug)

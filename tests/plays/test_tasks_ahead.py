@@ -74,7 +74,7 @@ def ahead(*modules: str, **more: t.Any) -> dict[str, t.Any]:
 SITE = {"ansible.builtin.import_playbook": "gpufleet.nvidia.site"}
 # Options without a variable of their own.
 OPTIONS = {
-    "nvidia_toolkit_module_options": {"checksum": "full"},
+    "nvidia_toolkit_module_options": {"create_device_nodes": True},
     "nvidia_cdi_module_options": {"csv_files": ["/{{ inventory_hostname }}.csv"], "use_nvml": False},
     "nvidia_runtime_module_options": {"cri_disabled": "ignore"},
 }
@@ -185,7 +185,7 @@ def test_options_of_modules_are_sent_ahead_and_with_their_tasks(tmp_path: Path) 
     output = run(tmp_path, {"host": Case((), variables=OPTIONS, answers=ahead())})
     calls = {module: (sent, given) for module, sent, given in calls_of(tmp_path, "host")}
     expected: dict[str, dict[str, t.Any]] = {
-        INSTALL: {"checksum": "full"},
+        INSTALL: {"create_device_nodes": True},
         CDI: {"csv_files": ["/host.csv"], "use_nvml": False},
         RUNTIME: {"cri_disabled": "ignore"},
     }

@@ -14,6 +14,7 @@ MODULE_OPTIONS: t.Mapping[str, tuple[str, ...]] = {
     "nvidia_toolkit": (
         "checksum",
         "components",
+        "create_device_nodes",
         "default_runtime_executable",
         "low_level_runtimes",
     ),

@@ -68,6 +68,7 @@ def _directory_options(
         debug=params["debug"],
         default_runtime=params["default_runtime_executable"],
         low_level_runtimes=None if runtimes is None else tuple(runtimes),
+        create_device_nodes=params["create_device_nodes"],
         thorough=params["checksum"] == "full",
         version=params["version"],
         running_gpu_containers=params["running_gpu_containers"],

@@ -60,6 +60,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "debug": {"type": "bool"},
     "low_level_runtimes": {"type": "list", "elements": "str"},
     "default_runtime_executable": {"type": "str"},
+    "create_device_nodes": {"type": "bool", "default": False},
     "checksum": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
     **_module.HOST_ROOT_OPTIONS,
     **_module.BUNDLED_OPTIONS,

@@ -124,6 +124,7 @@ IN_FUNCTIONS = {
     "_engines.k3s.config": {"_documents.yaml_document"},
     "_gpu.inventory": {"_gpu.nvml"},
     "_kubernetes.kubelet": {"_documents.yaml_document"},
+    "_toolkit.directory.install": {"_gpu.device_nodes"},
     "_toolkit.directory.source": {"tarfile"},
     "nvidia_toolkit_key": {"ansible.module_utils.urls.fetch_url"},
     # Some builds of Python lack ctypes.

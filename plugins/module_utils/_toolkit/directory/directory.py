@@ -53,6 +53,7 @@ class DirectoryOptions(t.NamedTuple):
     debug: bool | None = None
     default_runtime: str | None = None
     low_level_runtimes: tuple[str, ...] | None = None
+    create_device_nodes: bool = False
     thorough: bool = False
     version: str | None = None
     running_gpu_containers: str = "fail"
@@ -103,6 +104,7 @@ class DirectoryResult(t.NamedTuple):
     kept: t.Mapping[str, t.Sequence[str]] = {}
     removed: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     backups: tuple[t.Mapping[str, str | None], ...] = ()
 
 
@@ -164,6 +166,7 @@ class DirectoryTask(toolkit_installed.Policies):
             "kept_paths": {path: list(users) for path, users in result.kept.items()},
             "removed_paths": list(result.removed),
             "repaired_files": list(result.repaired),
+            "device_nodes": list(result.device_nodes),
             "settings": dict(result.settings),
             "warnings": self.warnings,
         }

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import source as toolkit_source
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (
         store as directory_store,
     )
@@ -54,11 +55,12 @@ class DirectoryPlan(t.NamedTuple):
     leftovers: tuple[str, ...]
     stale: tuple[str, ...]
     kept: t.Mapping[str, t.Sequence[str]]
+    nodes: tuple[device_nodes.CharacterDevice, ...]
     previous_config: bytes | None
 
     @property
     def has_changes(self) -> bool:
-        return self.build or bool(self.leftovers or self.stale)
+        return self.build or bool(self.leftovers or self.stale or self.nodes)
 
 
 class DirectoryInstallation(toolkit_directory.DirectoryTask):
@@ -67,6 +69,11 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def execute(self, check_mode: bool) -> toolkit_directory.DirectoryResult:
         """Install the toolkit unless ``check_mode``. Raises NvidiaError."""
         self._spec = self._requested_spec()
+        if self.options.create_device_nodes and not self.host.live:
+            raise errors.HostError(
+                f"{errors.option:create_device_nodes} requires a running host. Set"
+                f" {errors.option:create_device_nodes}: false for an offline tree."
+            )
         if not check_mode:
             lock.remove_stale_directories(self.host, tempfile.gettempdir(), lock.TOOLKIT_PREFIX)
         reader = toolkit_source.SourceReader(self.host, self.current(), thorough=self.options.thorough)
@@ -156,8 +163,18 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             leftovers=tuple(self.store.leftovers()),
             stale=tuple(other for other, users in used.items() if not users),
             kept={other: users for other, users in used.items() if users},
+            nodes=tuple(self._missing_device_nodes()) if self.options.create_device_nodes else (),
             previous_config=self.read_config(self.config_path) if build and before else None,
         )
+
+    def _missing_device_nodes(self) -> list[device_nodes.CharacterDevice]:
+        # On most hosts the driver has created the device nodes already.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
+
+        found, warnings = device_nodes.missing_nodes(self.host, self._spec.config.driver_root)
+        for warning in warnings:
+            self.warn(warning)
+        return found
 
     # -- Preconditions -------------------------------------------------------------------------------------------------
 
@@ -246,6 +263,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             backups += self._switch(store, plan, after.name)
         elif plan.leftovers:
             store.remove_leftovers()
+        if plan.nodes:
+            self._create_device_nodes(plan.nodes)
         for name in plan.stale:
             self.remove(name)
         return self._result(plan, after)._replace(backups=tuple(backups))
@@ -329,6 +348,12 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             raise
         return backups
 
+    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.CharacterDevice]) -> None:
+        # On most hosts the driver has created the device nodes already.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
+
+        device_nodes.create_nodes(self.host, nodes, self.tools.run)
+
     def _refresh_manifest(self, plan: DirectoryPlan, source: toolkit_source.Source) -> None:
         """Write the new identities of unchanged files, so that the next run need not read them."""
         before, integrity = plan.before, plan.integrity
@@ -370,6 +395,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             kept={self.store.path(name): users for name, users in plan.kept.items()},
             removed=(*(self.store.path(name) for name in plan.stale), *plan.leftovers),
             repaired=(*plan.integrity.changed, *plan.integrity.foreign) if plan.integrity is not None else (),
+            device_nodes=tuple(node.path for node in plan.nodes),
         )
         if after is None or not plan.build:
             return result

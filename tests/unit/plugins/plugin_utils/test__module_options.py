@@ -26,7 +26,7 @@ MODULES = {"nvidia_toolkit": INSTALL, "nvidia_cdi": CDI, "nvidia_runtime": RUNTI
 # A value of each option that differs from its default.
 VALUES: dict[str, dict[str, t.Any]] = {
     "nvidia_toolkit": {
-        "checksum": "full", "components": ["ctk"],
+        "checksum": "full", "components": ["ctk"], "create_device_nodes": True,
         "default_runtime_executable": "crun", "low_level_runtimes": ["crun"],
     },
     "nvidia_cdi": {

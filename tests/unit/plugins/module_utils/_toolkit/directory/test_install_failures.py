@@ -14,6 +14,8 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import CharacterDevice
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import AARCH64, X86_64
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import program, tree
@@ -180,6 +182,27 @@ def test_refuses_while_the_installer_runs(tmp_path: Path) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         refused(host, "NVIDIA's toolkit container manages")
     assert host.install(NEW).changed
+
+
+def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, made = [CharacterDevice("/dev/nvidiactl", 195, 255)], []
+    monkeypatch.setattr(device_nodes, "missing_nodes", lambda _host, _root: (nodes, ["a warning"]))
+    monkeypatch.setattr(device_nodes, "create_nodes", lambda _host, found, _run: made.extend(found))
+    host.install(NEW)
+    assert not made
+    assert host.install(NEW, check=True, create_device_nodes=True).device_nodes == ("/dev/nvidiactl",)
+    assert not made
+    result = host.install(NEW, create_device_nodes=True)
+    assert result.changed
+    assert result.device_nodes == ("/dev/nvidiactl",)
+    assert made == nodes
+    assert host.warnings == ["a warning"]
+    nodes.clear()
+    assert not host.install(NEW, create_device_nodes=True).changed
+
+
+def test_rejects_device_nodes_in_an_offline_tree(tmp_path: Path) -> None:
+    refused(Host(tmp_path), "create_device_nodes: false", create_device_nodes=True)
 
 
 # -- Killed runs -----------------------------------------------------------------------------------------------------
