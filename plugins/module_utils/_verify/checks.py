@@ -53,97 +53,62 @@ def skipped(name: str, detail: str) -> Check:
     return Check(name, ok=None, detail=detail)
 
 
-class GpuChecks:
-    """The checks of one host for a runtime with the program ``program`` (None: unknown)."""
-
-    def __init__(self, host: hostfs.HostFS, runtime_name: str, program: str | None) -> None:
-        self._host = host
-        self._name = runtime_name
-        self._program = program
-        self._settings: runtime_settings.RuntimeSettings | None = None
-
-    def checks(self) -> list[Check]:
-        """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
-        is_cdi = self.uses_cdi()
-        # A specification has paths of its own.
-        devices = self.devices(device_nodes.DRIVER_ROOTS if is_cdi else ())
-        results = [self.driver(), devices]
-        return [*results, self.cdi()] if is_cdi else results
-
-    # -- the driver ----------------------------------------------------------------------------------------------
-
-    def driver(self) -> Check:
-        driver = procfs.loaded_driver(self._host)
-        if driver is not None:
-            return passed(DRIVER, f"The driver {driver.version or 'of unknown version'} is loaded.")
-        if procfs.nvidia_devices(self._host) == {}:
-            return failed(
-                DRIVER,
-                f"{procfs.VERSION_FILES[0]} does not exist, and this host has no NVIDIA device on its PCI bus.",
-                f"Use {errors.option:level}: engine for hosts without a GPU.",
-            )
+def check_driver(host: hostfs.HostFS) -> Check:
+    driver = procfs.loaded_driver(host)
+    if driver is not None:
+        return passed(DRIVER, f"The driver {driver.version or 'of unknown version'} is loaded.")
+    if procfs.nvidia_devices(host) == {}:
         return failed(
             DRIVER,
-            f"{procfs.VERSION_FILES[0]} does not exist: no NVIDIA driver is loaded.",
-            "Install NVIDIA's driver, and load it with `modprobe nvidia`. If that fails, read the kernel's log.",
+            f"{procfs.VERSION_FILES[0]} does not exist, and this host has no NVIDIA device on its PCI bus.",
+            f"Use {errors.option:level}: engine for hosts without a GPU.",
         )
+    return failed(
+        DRIVER,
+        f"{procfs.VERSION_FILES[0]} does not exist: no NVIDIA driver is loaded.",
+        "Install NVIDIA's driver, and load it with `modprobe nvidia`. If that fails, read the kernel's log.",
+    )
 
-    def devices(self, driver_roots: t.Sequence[str] = ()) -> Check:
-        """Check the device nodes in ``driver_roots`` as dev_directory() does; by default in the root of config.toml."""
-        if procfs.has_other_nodes(self._host):
-            detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
-            return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
-        folder = device_nodes.dev_directory(self._host, driver_roots or [self.settings().driver_root or "/"])
-        missing = device_nodes.missing_in(folder, device_nodes.NEEDED_NODES, self._host)
-        if missing:
-            command = device_nodes.command_for_node(missing[-1])
-            return failed(DEVICES, f"Missing device nodes: {', '.join(missing)}.", f"Run `{command}` as root.")
-        try:
-            gpus = procfs.read_gpus(self._host)
-        except errors.NvidiaError as error:
-            return skipped(DEVICES, f"The device nodes of the GPUs were not checked. {error}")
-        if not gpus:
-            detail = f"{procfs.GPUS} has no GPU, or only excluded ones: the driver has found no GPU that it uses."
-            return failed(DEVICES, detail, "Read the kernel's log.")
-        missing = device_nodes.missing_in(folder, [f"/dev/nvidia{gpu.minor}" for gpu in gpus], self._host)
-        if missing:
-            command = device_nodes.command_for_node(missing[-1])
-            detail = (
-                f"The driver has found {len(gpus)} GPUs, but device nodes are missing: {core_text.listed(missing)}."
-            )
-            return failed(DEVICES, detail, f"Run `{command}` as root, which creates them.")
-        return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
 
-    def uses_cdi(self) -> bool:
-        """Return whether the runtime has the mode ``cdi``: by its program, its name, or config.toml."""
-        names = {name: mode for mode, name in engines_request.MODE_NAMES.items()}
-        by_name = names.get(self._name) or ("cdi" if self._name.endswith("-cdi") else None)
-        mode = runtime_settings.mode_of_program(self._program or "") or by_name or self.settings().mode
-        return mode == "cdi"
+def check_devices(host: hostfs.HostFS, driver_roots: t.Sequence[str]) -> Check:
+    """Check the device nodes in ``driver_roots``, as dev_directory() searches them."""
+    if procfs.has_other_nodes(host):
+        detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
+        return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
+    folder = device_nodes.dev_directory(host, driver_roots)
+    missing = device_nodes.missing_in(folder, device_nodes.NEEDED_NODES, host)
+    if missing:
+        command = device_nodes.command_for_node(missing[-1])
+        return failed(DEVICES, f"Missing device nodes: {', '.join(missing)}.", f"Run `{command}` as root.")
+    try:
+        gpus = procfs.read_gpus(host)
+    except errors.NvidiaError as error:
+        return skipped(DEVICES, f"The device nodes of the GPUs were not checked. {error}")
+    if not gpus:
+        detail = f"{procfs.GPUS} has no GPU, or only excluded ones: the driver has found no GPU that it uses."
+        return failed(DEVICES, detail, "Read the kernel's log.")
+    missing = device_nodes.missing_in(folder, [f"/dev/nvidia{gpu.minor}" for gpu in gpus], host)
+    if missing:
+        command = device_nodes.command_for_node(missing[-1])
+        detail = f"The driver has found {len(gpus)} GPUs, but device nodes are missing: {core_text.listed(missing)}."
+        return failed(DEVICES, detail, f"Run `{command}` as root, which creates them.")
+    return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
 
-    def settings(self) -> runtime_settings.RuntimeSettings:
-        """Return the settings in config.toml; the defaults if it cannot be read."""
-        if self._settings is None:
-            try:
-                program_dir = posixpath.dirname(self._program or "") or toolkit_installed.PROGRAM_DIR
-                path = toolkit_constants.config_file(self._host, program_dir)
-                self._settings = runtime_settings.read(self._host, path)
-            except errors.NvidiaError:
-                self._settings = runtime_settings.RuntimeSettings()
-        return self._settings
 
-    # -- CDI -----------------------------------------------------------------------------------------------------
+def uses_cdi(name: str, program: str | None, settings: runtime_settings.RuntimeSettings) -> bool:
+    """Return whether the runtime ``name`` has the mode ``cdi``: by its program, its name, or config.toml."""
+    by_name = next((mode for mode, known in engines_request.MODE_NAMES.items() if known == name), None)
+    by_name = by_name or ("cdi" if name.endswith("-cdi") else None)
+    return (runtime_settings.mode_of_program(program or "") or by_name or settings.mode) == "cdi"
 
-    def cdi(self) -> Check:
-        """Check the CDI specifications in the directories that the runtime reads.
 
-        Raises:
-            MissingPackageError: A specification needs a Python package that is not installed.
-        """
-        try:
-            return check_cdi(self._host, self.settings().cdi_folders)
-        except errors.HostError as error:
-            return failed(CDI, str(error))
+def settings_of(host: hostfs.HostFS, program: str | None) -> runtime_settings.RuntimeSettings:
+    """Return the settings in the config.toml of a runtime's ``program``; the defaults if it cannot be read."""
+    program_dir = posixpath.dirname(program or "") or toolkit_installed.PROGRAM_DIR
+    try:
+        return runtime_settings.read(host, toolkit_constants.config_file(host, program_dir))
+    except errors.NvidiaError:
+        return runtime_settings.RuntimeSettings()
 
 
 def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:

@@ -122,10 +122,7 @@ class Verification:
             return self._result(checks)
         checks.append(self._check_live())
         if options.level == "gpu":
-            gpu_checks = self._gpu_checks()
-            checks += (
-                self._checks_for_cdi(gpu_checks) if self.injection == verify_injection.CDI else gpu_checks.checks()
-            )
+            checks += self._gpu_checks()
         if options.level != "config" and _first_failed(checks) is None:
             checks.append(self._check_container(check_mode))
         checks.sort(key=lambda check: CHECKS.index(check.name))
@@ -161,17 +158,31 @@ class Verification:
             return f"not verified: {self.not_verified}"
         return "failed" if failed else "verified"
 
-    def _gpu_checks(self) -> verify_checks.GpuChecks:
-        return verify_checks.GpuChecks(self.host, self.options.runtime_name, self.program)
+    def _gpu_checks(self) -> list[verify_checks.Check]:
+        """Check the driver, its nodes, and the specifications if the engine or the runtime takes the GPUs from them."""
+        folders = self._folders_of_injection()
+        if folders is None:
+            roots = [self._settings().driver_root or "/"]
+            return [verify_checks.check_driver(self.host), verify_checks.check_devices(self.host, roots)]
+        # A specification has paths of its own.
+        devices = verify_checks.check_devices(self.host, device_nodes.DRIVER_ROOTS)
+        return [verify_checks.check_driver(self.host), devices, self._check_cdi(folders)]
 
-    def _checks_for_cdi(self, gpu_checks: verify_checks.GpuChecks) -> list[verify_checks.Check]:
-        """Return the checks for an engine that reads CDI specifications itself, without a program of the toolkit."""
-        return [gpu_checks.driver(), gpu_checks.devices(device_nodes.DRIVER_ROOTS), self._check_cdi()]
+    def _settings(self) -> runtime_settings.RuntimeSettings:
+        return verify_checks.settings_of(self.host, self.program)
 
-    def _check_cdi(self) -> verify_checks.Check:
-        """Check the specifications in the directories that the engine reads."""
+    def _folders_of_injection(self) -> tuple[str, ...] | None:
+        """Return the directories from which the engine or the runtime takes the GPUs; None if it does not use CDI."""
+        if self.injection == verify_injection.CDI:
+            return self._cdi_folders()
+        settings = self._settings()
+        by_runtime = self.injection == verify_injection.RUNTIME
+        is_cdi = by_runtime and verify_checks.uses_cdi(self.options.runtime_name, self.program, settings)
+        return settings.cdi_folders if is_cdi else None
+
+    def _check_cdi(self, folders: tuple[str, ...]) -> verify_checks.Check:
         try:
-            return verify_checks.check_cdi(self.host, self._cdi_folders())
+            return verify_checks.check_cdi(self.host, folders)
         except errors.HostError as error:
             return verify_checks.failed(verify_checks.CDI, str(error))
 
@@ -257,7 +268,7 @@ class Verification:
         problem = f"{path} does not register the runtime {name}. Registered runtimes: {registered}."
         if self.options.method == verify_injection.AUTO and self.options.level == "gpu":
             cdi = self._cdi(state)
-            specification = self._check_cdi() if cdi else None
+            specification = self._check_cdi(self._cdi_folders()) if cdi else None
             has_hook = self.host.find_executable([runtime_settings.HOOK]) is not None
             if specification is not None and specification.ok:
                 self.injection = verify_injection.CDI
@@ -368,14 +379,8 @@ class Verification:
 
     def _without_hooks(self) -> bool:
         """Return whether the containers get the GPUs by a CDI specification without hooks (``hooks: none``)."""
-        gpu_checks = self._gpu_checks()
-        if self.injection == verify_injection.CDI:
-            folders = self._cdi_folders()
-        elif self.injection == verify_injection.RUNTIME and gpu_checks.uses_cdi():
-            folders = gpu_checks.settings().cdi_folders
-        else:
-            return False
-        return not verify_checks.has_hooks(self.host, folders, verify_injection.ALL_GPUS)
+        folders = self._folders_of_injection()
+        return folders is not None and not verify_checks.has_hooks(self.host, folders, verify_injection.ALL_GPUS)
 
     def _shown_container(self, spec: verify_containers.ContainerSpec) -> str:
         names: dict[tuple[str, ...], str] = {
@@ -446,7 +451,7 @@ class Verification:
     def _missing_advice(self) -> str:
         if self.injection == verify_injection.CDI:
             return "Create the CDI specification again with nvidia_cdi_spec."
-        if self.injection == verify_injection.RUNTIME and not self._gpu_checks().settings().accept_variable:
+        if self.injection == verify_injection.RUNTIME and not self._settings().accept_variable:
             return (
                 "config.toml of the toolkit makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."
                 " Verify the GPUs with CDI, or set accept-nvidia-visible-devices-envvar-when-unprivileged to true."

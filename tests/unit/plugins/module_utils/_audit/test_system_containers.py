@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.co
     SettingsRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import GpuChecks
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import check_devices
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FIRST, SECOND, gpu_host, write
 
@@ -67,7 +67,7 @@ def test_a_gpu_that_was_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report["missing_nodes"] == []
     assert not {problem["code"] for problem in report["problems"]} & {*procfs.WITHOUT_DRIVER, "gpu-not-listed"}
     assert [gpu.bus for gpu in inventory.read_inventory(host, use_nvml=False).gpus] == [SECOND.bus]
-    assert GpuChecks(host, "nvidia", None).devices().detail == "All device nodes exist. GPUs: 1."
+    assert check_devices(host, ["/"]).detail == "All device nodes exist. GPUs: 1."
 
 
 def test_nvml_lists_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_other_hosts_lack_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     report = describe_gpus(host)
     assert [gpu["healthy"] for gpu in report["devices"]] == [False, True]
     assert "/dev/nvidia3" in report["missing_nodes"]
-    assert not GpuChecks(host, "nvidia", None).devices().ok
+    assert not check_devices(host, ["/"]).ok
 
 
 @pytest.mark.parametrize("files", [*CONTAINERS, *OTHERS])

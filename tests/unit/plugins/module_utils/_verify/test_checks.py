@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import typing as t
 
 import pytest
@@ -17,7 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     MissingPackageError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import Check, GpuChecks, check_cdi
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import Check
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +60,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def gpu_checks(root: Path, name: str = "nvidia", program: str | None = PROGRAM) -> GpuChecks:
-    return GpuChecks(HostFS(str(root)), name, program)
+def check_driver(root: Path) -> Check:
+    return checks.check_driver(HostFS(str(root)))
+
+
+def check_devices(root: Path, driver_root: str = "/") -> Check:
+    return checks.check_devices(HostFS(str(root)), [driver_root])
 
 
 def assert_failed(check: Check, detail: str, advice: str = "") -> None:
@@ -71,10 +75,8 @@ def assert_failed(check: Check, detail: str, advice: str = "") -> None:
 
 
 def test_all_checks_pass(root: Path) -> None:
-    assert gpu_checks(root).checks() == [
-        Check("driver", ok=True, detail="The driver 580.95.05 is loaded."),
-        Check("device nodes", ok=True, detail="All device nodes exist. GPUs: 2."),
-    ]
+    assert check_driver(root) == Check("driver", ok=True, detail="The driver 580.95.05 is loaded.")
+    assert check_devices(root) == Check("device nodes", ok=True, detail="All device nodes exist. GPUs: 2.")
 
 
 # -- driver and device nodes -----------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ def test_all_checks_pass(root: Path) -> None:
 def test_reads_the_driver_version_from_sysfs(root: Path) -> None:
     (root / "proc/driver/nvidia/version").unlink()
     write(root, "sys/module/nvidia/version", "550.54.15\n")
-    assert gpu_checks(root).driver().detail == "The driver 550.54.15 is loaded."
+    assert check_driver(root).detail == "The driver 550.54.15 is loaded."
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_missing_driver(root: Path, vendors: list[str], detail: str, advice: str
     (root / "proc/driver/nvidia/version").unlink()
     for number, vendor in enumerate(vendors):
         write(root, f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", vendor + "\n")
-    check = gpu_checks(root).driver()
+    check = check_driver(root)
     assert check.detail.startswith("/proc/driver/nvidia/version does not exist")
     assert_failed(check, detail, advice)
 
@@ -117,74 +119,49 @@ def test_missing_device_nodes(root: Path, missing: list[str], detail: str, advic
     write(root, "dev/nvidia7", "")
     for name in missing:
         (root / "dev" / name).unlink()
-    assert_failed(gpu_checks(root).devices(), detail, advice)
+    assert_failed(check_devices(root), detail, advice)
 
 
-@pytest.mark.parametrize("folder", ["run/nvidia/driver", "opt/driver"])
-def test_device_nodes_of_a_driver_container(root: Path, folder: str) -> None:
-    write(root, CONFIG, f'[nvidia-container-cli]\nroot = "/{folder}"\n')
-    (root / folder).mkdir(parents=True)
-    (root / "dev").rename(root / folder / "dev")
-    assert gpu_checks(root).devices().detail == "All device nodes exist. GPUs: 2."
-    (root / folder / "dev/nvidia1").unlink()
-    assert_failed(gpu_checks(root).devices(), f"missing: /{folder}/dev/nvidia1.", f"`chroot /{folder} nvidia-smi`")
-    (root / folder / "dev/nvidia-uvm").unlink()
-    assert_failed(gpu_checks(root).devices(), f": /{folder}/dev/nvidia-uvm.", f"`chroot /{folder} nvidia-modprobe -u")
-
-
-@pytest.mark.parametrize(
-    ("driver_root", "mode", "missing"),
-    [
-        ("", "auto", "/dev/nvidia-uvm"),
-        ("/", "legacy", "/dev/nvidia-uvm"),
-        ("/opt/driver", "auto", "/opt/driver/dev/nvidia-uvm"),
-        # The container gets the nodes of the specification.
-        ("/opt/driver", "cdi", "/run/nvidia/driver/dev/nvidia-uvm"),
-    ],
-)
-def test_device_nodes_of_the_root_in_config_toml(root: Path, driver_root: str, mode: str, missing: str) -> None:
-    runtime = f'[nvidia-container-runtime]\nmode = "{mode}"\n'
-    write(root, CONFIG, f'[nvidia-container-cli]\nroot = "{driver_root}"\n{runtime}')
-    for folder in ("run/nvidia/driver/dev", "opt/driver/dev"):
-        shutil.copytree(root / "dev", root / folder)
-    if mode == "cdi":
-        (root / "dev/nvidiactl").unlink()
-    (root / missing.lstrip("/")).unlink()
-    assert_failed(gpu_checks(root).checks()[1], f"Missing device nodes: {missing}.")
-    write(root, missing.lstrip("/"), "")
-    (root / "run/nvidia/driver/dev/nvidia0").unlink()
-    assert gpu_checks(root).devices().ok
+def test_device_nodes_of_a_driver_container(root: Path) -> None:
+    (root / "opt/driver").mkdir(parents=True)
+    (root / "dev").rename(root / "opt/driver/dev")
+    assert check_devices(root, "/opt/driver").ok
+    for name, command in (("nvidia1", "nvidia-smi"), ("nvidia-uvm", "nvidia-modprobe -u -c 0")):
+        (root / "opt/driver/dev" / name).unlink()
+        assert_failed(
+            check_devices(root, "/opt/driver"), f": /opt/driver/dev/{name}.", f"`chroot /opt/driver {command}`"
+        )
 
 
 def test_tegra_is_only_supported_with_its_gpu_on_the_pci_bus(root: Path) -> None:
     write(root, "proc/device-tree/compatible", "nvidia,tegra264\0")
     write(root, INFORMATION.format(1), "Model: \t\t NVIDIA Thor\n" + GPU.format(1, 0, "No"))
-    assert_failed(gpu_checks(root).devices(), "part of a Tegra", "level: engine")
+    assert_failed(check_devices(root), "part of a Tegra", "level: engine")
     write(root, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
     write(root, "sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
-    assert gpu_checks(root).devices().ok
+    assert check_devices(root).ok
     (root / "dev/nvidia0").unlink()
-    assert_failed(gpu_checks(root).devices(), "missing: /dev/nvidia0.")
+    assert_failed(check_devices(root), "missing: /dev/nvidia0.")
 
 
 def test_excluded_gpus_need_no_device_node(root: Path) -> None:
     write(root, INFORMATION.format(2), GPU.format(2, 1, "Yes"))
     (root / "dev/nvidia1").unlink()
-    assert gpu_checks(root).devices().detail == "All device nodes exist. GPUs: 1."
+    assert check_devices(root).detail == "All device nodes exist. GPUs: 1."
     write(root, INFORMATION.format(1), GPU.format(1, 0, "Yes"))
-    assert_failed(gpu_checks(root).devices(), "or only excluded ones")
+    assert_failed(check_devices(root), "or only excluded ones")
 
 
 def test_unreadable_information_is_not_checked(root: Path) -> None:
     write(root, INFORMATION.format(2), "")
-    check = gpu_checks(root).devices()
+    check = check_devices(root)
     assert check.ok is None
     assert "the GPU does not answer the driver" in check.detail
 
 
 def test_driver_without_gpus(root: Path) -> None:
     os.rename(root / "proc/driver/nvidia/gpus", root / "proc/driver/nvidia/x")
-    assert_failed(gpu_checks(root).devices(), "the driver has found no GPU")
+    assert_failed(check_devices(root), "the driver has found no GPU")
 
 
 # -- the mode of the runtime -----------------------------------------------------------------------------------------
@@ -207,7 +184,8 @@ def test_driver_without_gpus(root: Path) -> None:
 def test_runtimes_that_use_cdi(root: Path, name: str, program: str | None, text: str, uses_cdi: bool) -> None:
     write(root, CONFIG, f"[nvidia-container-runtime]\n{text}\n")
     write(root, TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
-    assert gpu_checks(root, name, program).uses_cdi() is uses_cdi
+    settings = checks.settings_of(HostFS(str(root)), program)
+    assert checks.uses_cdi(name, program, settings) is uses_cdi
 
 
 # -- CDI -------------------------------------------------------------------------------------------------------------
@@ -229,7 +207,7 @@ def check_specs(root: Path, **specs: str) -> Check:
     write(root, LIBRARY.lstrip("/"), "")
     for name, content in specs.items():
         write(root, f"etc/cdi/{name}.json", content)
-    return check_cdi(HostFS(str(root)), DIRECTORIES)
+    return checks.check_cdi(HostFS(str(root)), DIRECTORIES)
 
 
 def files_in(check: Check) -> list[str]:
@@ -272,20 +250,9 @@ def test_reads_yaml_and_ignores_other_names(root: Path) -> None:
     write(root, "etc/cdi/nvidia.yaml.old", spec("0"))
     write(root, "etc/cdi/directory.yaml/x", "")
     write(root, LIBRARY.lstrip("/").replace("580.1", "580.95.05"), "")
-    assert_failed(gpu_checks(root, "nvidia-cdi").cdi(), "No CDI specification in")
+    assert_failed(checks.check_cdi(HostFS(str(root)), DIRECTORIES), "No CDI specification in")
     write(root, "var/run/cdi/nvidia.yaml", spec("0", library=LIBRARY.replace("580.1", "580.95.05")))
-    (check,) = gpu_checks(root, "nvidia-cdi").checks()[2:]
-    assert files_in(check) == ["/var/run/cdi/nvidia.yaml"]
-
-
-def test_reads_the_directories_of_config_toml(root: Path) -> None:
-    write(root, "etc/cdi/nvidia.yaml", "[")
-    write(root, "srv/cdi/nvidia.yaml", spec("0", library="/dev/nvidia0"))
-    write(root, CONFIG, '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/srv/cdi/"]\n')
-    assert gpu_checks(root, "nvidia-cdi").cdi().ok
-    (root / "loop").symlink_to("loop")
-    write(root, CONFIG, '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/loop/cdi"]\n')
-    assert_failed(gpu_checks(root, "nvidia-cdi").cdi(), "too many symbolic links")
+    assert files_in(checks.check_cdi(HostFS(str(root)), DIRECTORIES)) == ["/var/run/cdi/nvidia.yaml"]
 
 
 def test_requests_a_yaml_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

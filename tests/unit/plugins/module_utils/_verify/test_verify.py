@@ -313,6 +313,25 @@ def test_variable_without_effect(docker: DockerWithContainers) -> None:
         assert ("makes NVIDIA_VISIBLE_DEVICES ineffective" in failure(docker, level="gpu")[0]) is expected
 
 
+def test_settings_of_the_runtime(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    config, root = "/etc/nvidia-container-runtime/config.toml", '[nvidia-container-cli]\nroot = "/opt/driver"\n'
+    docker.write(config, root)
+    docker.path("/opt/driver").mkdir(parents=True)
+    docker.path("/dev").rename(docker.path("/opt/driver/dev"))
+    assert verify(docker, level="gpu", command=("true",))["checks"][1]["ok"]
+    # In mode cdi, the container gets the nodes of the specification.
+    docker.path("/loop").symlink_to("loop")
+    for folder, problem in (
+        ("/srv/cdi", "No CDI specification in /srv/cdi describes"),
+        ("/loop/cdi", "symbolic links"),
+    ):
+        docker.write(config, f'{root}[nvidia-container-runtime]\nmode = "cdi"\nmodes.cdi.spec-dirs = ["{folder}"]\n')
+        message, details = failure(docker, level="gpu")
+        assert message.startswith("device nodes: Missing device nodes: /dev/nvidiactl")
+        assert problem in details["checks"][-1]["detail"]
+
+
 def test_own_command_is_not_compared(docker: DockerWithContainers) -> None:
     add_gpu(docker)
     docker.gpu_output = b""
