@@ -38,7 +38,7 @@ SETTINGS = "_SHORT_FLAGS"
 NOT_IDS = {"ansible-tmp", "nvidia-smi"}
 # The code of an error or of a problem is the id of its finding.
 PERMISSION_DENIED = "permission-denied"
-SERVICES = COLLECTION / "plugins/module_utils/_gpu/services.py"
+PROBLEMS = [COLLECTION / "plugins/module_utils" / path for path in ("_gpu/services.py", "_cdi/generate/graphics.py")]
 
 
 def finding_ids() -> set[str]:
@@ -53,7 +53,8 @@ def finding_ids() -> set[str]:
                 skipped.update(ast.walk(node))
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in skipped]
         found |= {str(node.value) for node in constants if re.fullmatch(ID, str(node.value))}
-    return (found - NOT_IDS) | set(re.findall(r'Problem\("([a-z-]+)"', SERVICES.read_text(encoding="utf-8")))
+    problems = "".join(path.read_text(encoding="utf-8") for path in PROBLEMS)
+    return (found - NOT_IDS) | set(re.findall(r'Problem\("([a-z-]+)"', problems))
 
 
 def documented(page: str) -> set[str]:

@@ -20,8 +20,6 @@ if t.TYPE_CHECKING:
 
     Engine = t.Mapping[str, t.Any]
 
-NOT_INSPECTED = "not-inspected"
-
 
 def restarts(facts: report.HostFacts) -> report.Findings:
     for engine in facts.engines:
@@ -61,7 +59,7 @@ def not_inspected(facts: report.HostFacts) -> report.Findings:
         users = core_text.listed([report.text(engine.get("user")) for engine in engines])
         message = f"The rootless Docker of {users} was not inspected, because a task opens no files of other users."
         targets = core_text.listed([report.target_of(engine) for engine in engines])
-        yield report.info(NOT_INSPECTED, targets, message, steps.INSPECT_AS_USER)
+        yield report.info("not-inspected", targets, message, steps.INSPECT_AS_USER)
 
 
 def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:

@@ -26,9 +26,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-FILES_NOT_READ = "files-not-read"
-
-
 # -- problems in the report ------------------------------------------------------------------------------------------
 
 
@@ -36,17 +33,15 @@ class Kind(t.NamedTuple):
     """What the finding for a kind of problem adds to the problem: a step after the problem's own advice.
 
     ``instead`` replaces that advice, which is for the user of a module. The finding has the code of the problem as its
-    id, unless ``id`` is set, and the subject of its part, unless ``subject`` is.
+    id, unless ``id`` is set.
     """
 
     severity: str = report.WARNING
     id: str = ""
     then: str = ""
     instead: str = ""
-    subject: str = ""
 
 
-INCOMPLETE = "inspection-incomplete"
 _UNREADABLE = "With a file that it cannot read, a daemon does not start again, and Podman starts no container."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
 _REFUSED_SETTING = "Until then, NVIDIA's runtime starts no container."
@@ -81,10 +76,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "gpu-uuid-unknown": _OTHER,
         "gpus-from-proc": Kind(instead=_MIG),
     },
-    "cdi": {
-        "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
-        "cdi-graphics-incomplete": Kind(subject="cdi"),
-    },
+    "cdi": {"cdi-refresh-failed": Kind(then=steps.START_REFRESH)},
     "kubernetes": {},
 }
 # What may be wrong in the report of an engine whose files cannot be read.
@@ -145,13 +137,13 @@ def _of_part(
         if problem.code == errors.MissingPackageError.code:
             yield unread_files(problem)
         elif kind is not None:
-            yield _finding(kind, kind.subject or subject, problem)
+            yield _finding(kind, subject, problem)
         elif problem not in reported:
             yield _finding(_OTHER, other, problem)
 
 
 def _finding(kind: Kind, subject: str, problem: errors.Problem) -> report.Finding:
-    name = kind.id or (INCOMPLETE if problem.code in _GENERIC else problem.code)
+    name = kind.id or ("inspection-incomplete" if problem.code in _GENERIC else problem.code)
     advice = " ".join(filter(None, (kind.instead or problem.advice, kind.then))) or steps.CORRECT
     return report.Finding(kind.severity, name, subject, problem.message, advice)
 
@@ -159,7 +151,7 @@ def _finding(kind: Kind, subject: str, problem: errors.Problem) -> report.Findin
 def unread_files(problem: errors.Problem) -> report.Finding:
     """Return the finding for files that need a Python package which this host lacks."""
     advice = problem.advice or "Install the package for the controller's Ansible."
-    return report.warning(FILES_NOT_READ, "host", problem.message, advice)
+    return report.warning("files-not-read", "host", problem.message, advice)
 
 
 # -- a task without root's permissions -------------------------------------------------------------------------------
