@@ -67,16 +67,15 @@ def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> error
         advice = (
             f"Install nvidia-fabricmanager in the version of the driver ({driver}), and start {FABRIC_MANAGER_UNIT}."
         )
-        return errors.Problem("fabric-manager-unusable", message, advice)
-    if isinstance(version, str) and driver and version != driver:
+    elif isinstance(version, str) and driver and version != driver:
         state = "It does not start again after it stops." if is_running else "It does not start, and neither does CUDA."
         message = f"The fabric manager has version {version}, the driver {driver}. {state}"
         advice = f"Install nvidia-fabricmanager in version {driver}, and restart {FABRIC_MANAGER_UNIT}."
-        return errors.Problem("fabric-manager-unusable", message, advice)
-    if is_running:
+    elif not is_running:
+        message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
+        advice = f"Run `systemctl enable --now {FABRIC_MANAGER_UNIT}`. If that fails, see its journal."
+    else:
         return None
-    message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
-    advice = f"Run `systemctl enable --now {FABRIC_MANAGER_UNIT}`. If that fails, see its journal."
     return errors.Problem("fabric-manager-unusable", message, advice)
 
 
