@@ -141,10 +141,6 @@ def test_record_is_saved_and_removed_with_the_backup(tmp_path: Path, host: HostF
     assert len(list((tmp_path / "b").iterdir())) == 2 * BACKUPS_KEPT - 2
 
 
-def test_no_directory_no_backups(host: HostFS) -> None:
-    assert backups_of(host, BACKUP_DIR, DAEMON) == []
-
-
 def test_new_backup_survives_a_clock_that_went_back(tmp_path: Path, host: HostFS) -> None:
     """If the clock was wrong, old backups may have later times than the new one. The new one must not be removed."""
     (tmp_path / "b").mkdir()
@@ -185,12 +181,6 @@ def test_partial_file_of_a_killed_run_is_no_backup(tmp_path: Path, host: HostFS)
     backup = save_backup(host, "/b", DAEMON, b"")
     assert backups_of(host, "/b", DAEMON) == [backup]
     assert len(list((tmp_path / "b").iterdir())) == 1
-
-
-def test_directory_that_is_a_file(tmp_path: Path, host: HostFS) -> None:
-    (tmp_path / "b").write_text("")
-    with pytest.raises(HostError, match=r"^/b/etc~docker~daemon\.json~.* cannot be written: Not a directory"):
-        save_backup(host, "/b", DAEMON, b"")
 
 
 def test_old_backups_stay_when_the_new_one_cannot_be_written(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:

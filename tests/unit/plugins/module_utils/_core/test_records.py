@@ -98,13 +98,6 @@ def test_damaged_file(content: bytes) -> None:
         OriginalFile.from_bytes("/x", content)
 
 
-def test_truncated_at_any_place() -> None:
-    content = RECORD.to_bytes()
-    for length in range(len(content) - 1):
-        with pytest.raises(HostError, match=r"^/x is damaged"):
-            OriginalFile.from_bytes("/x", content[:length])
-
-
 def _signed(fields: dict[str, t.Any]) -> bytes:
     """Return a record with these fields and their checksum."""
     text = json.dumps({name: value for name, value in fields.items() if name != "checksum"}, sort_keys=True)
@@ -144,45 +137,31 @@ def test_missing_field(name: str) -> None:
     [
         ("original", 7),
         ("original", "bm90!YmFzZTY0"),
-        ("original", "YQ"),
         ("uid", "root"),
-        ("uid", None),
         ("uid", True),
-        ("gid", float("inf")),
         ("mode", 420),
-        ("mode", "0999"),
         ("created_directories", None),
-        ("created_directories", "/etc/docker"),
         ("written", 1),
         ("exact", "false"),
         ("keys", {"a": 1}),
         ("keys", [{"path": ["a"]}]),
         ("keys", [{"path": [["a"]], "value": 1}]),
-        ("keys", ["a"]),
-        ("keys", [{"path": [5], "value": 1}]),
         ("keys", [{"path": [], "value": 1}]),
         ("keys", [{"path": ["\ud800"], "value": 1}]),
         ("keys", [{"path": ["a"], "value": json.loads("[" * 300 + "]" * 300)}]),
-        ("keys", [{"path": ["a"], "value": json.loads('{"a":' * 300 + "1" + "}" * 300)}]),
         ("path", "/etc/\ud800"),
         ("engine", "\ud800"),
         ("path", "etc/passwd"),
         ("path", "/etc/../passwd"),
         ("path", "/etc/pass\0wd"),
-        ("path", ""),
         ("main", "daemon.json"),
         ("uid", 10**30),
         ("uid", -1),
         ("gid", 2**32 - 1),
-        ("mode", "-644"),
         ("mode", "17777"),
-        ("mode", ""),
         ("created_directories", [5]),
-        ("created_directories", [None]),
         ("created_directories", ["etc"]),
-        ("created_directories", [["/etc"]]),
         ("written", ["a"]),
-        ("written", [5]),
     ],
 )
 def test_invalid_field(name: str, value: t.Any) -> None:

@@ -287,21 +287,7 @@ def test_rejects_deep_nesting() -> None:
         parse("[" * 100_000)
 
 
-def test_blank_text_has_no_tree() -> None:
-    assert parse(" \n") is None
-
-
 def test_parses_numbers_of_any_length() -> None:
     assert plain(parse("1" * 5000)) == float("inf")
     assert plain(parse("-12")) == -12
     assert isinstance(plain(parse("1.0")), float)
-
-
-def test_node_has_its_position() -> None:
-    text = '{ "runtimes" : {"nvidia": {"path": "/usr/bin/x"}} }'
-    root = parse(text)
-    assert root is not None
-    assert root.members is not None
-    (member,) = root.members
-    assert text[member.start : member.name_end] == '"runtimes"'
-    assert text[member.node.start : member.node.end] == '{"nvidia": {"path": "/usr/bin/x"}}'

@@ -84,19 +84,11 @@ VALUES = {
     "first, under a notice": ("# c\n\n[z]\n", ("a",), "# c\n\na = 1\n\n[z]\n"),
     "first, under a notice with blanks": ("# c  \n\n[z]\n", ("a",), "# c  \n\na = 1\n\n[z]\n"),
     "behind the last": ("b = 2 # c\n\n# d\n[z]\n", ("a",), "b = 2 # c\na = 1\n\n# d\n[z]\n"),
-    "where it stands as a comment": ("b = 2\n  # a = 5\n# c = 1\n", ("a",), "b = 2\n  # a = 5\n  a = 1\n# c = 1\n"),
-    "not in another table's comment": ("[y]\n# a = 1\n[z]\nb = 2\n", ("z", "a"), "[y]\n# a = 1\n[z]\nb = 2\na = 1\n"),
-    "not below another table's header that is a comment": (
-        '[a]\nx = 1\n\n#[b]\n#key = "old"\n',
-        ("a", "key"),
-        '[a]\nx = 1\nkey = 1\n\n#[b]\n#key = "old"\n',
-    ),
     "below a comment that is behind brackets in a string": (
         '[a]\nx = """\n#[b]\n"""\n#key = 5\n',
         ("a", "key"),
         '[a]\nx = """\n#[b]\n"""\n#key = 5\nkey = 1\n',
     ),
-    "not in a string": ('b = """\n# a = 5\n"""\n', ("a",), 'b = """\n# a = 5\n"""\na = 1\n'),
     "under a bare header": ("[z]\n\n[y]\n  b = 1\n", ("z", "a"), "[z]\n  a = 1\n\n[y]\n  b = 1\n"),
     "a table known by another": (
         "v = 1\n\n# of z\n[z.y]\nb = 1\n",

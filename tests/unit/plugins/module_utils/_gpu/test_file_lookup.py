@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import typing as t
@@ -44,14 +43,6 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.mark.parametrize(
     ("path", "real"),
     [
-        ("/lib/liba.so.1", "/usr/lib/liba.so.1"),
-        ("/lib/libz.so", "/usr/lib/libb.so.2"),
-        ("/lib/lost.so", "/usr/lib/nothing"),
-        # As with chroot, no link leads out of the tree.
-        ("/usr/up/liba.so.1", "/usr/lib/liba.so.1"),
-        ("/../../lib/./liba.so.1", "/usr/lib/liba.so.1"),
-        ("/nowhere/at/all", "/nowhere/at/all"),
-        ("/", "/"),
         ("/usr/one", None),
         ("/usr/one/more", None),
         ("/a" * 300, None),
@@ -173,21 +164,6 @@ def test_opens_files(tree: Tree) -> None:
     with lookup.open("/lib/libz.so") as stream:
         assert stream.read() == b"content"
     with pytest.raises(HostError, match=r"^/lib/lost\.so cannot be read: No such file"), lookup.open("/lib/lost.so"):
-        pass
-
-
-def test_error_while_reading(tree: Tree) -> None:
-    lookup = CachedFS(tree.host())
-    with pytest.raises(HostError, match=r"^/lib/liba\.so\.1 cannot be read: Input/output error"), lookup.open(
-        "/lib/liba.so.1"
-    ):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_refuses_named_pipes(tree: Tree) -> None:
-    os.mkfifo(str(tree.path / "usr/lib/libp.so"))
-    lookup = CachedFS(tree.host())
-    with pytest.raises(HostError, match=r"^/lib/libp\.so is not a regular file"), lookup.open("/lib/libp.so"):
         pass
 
 

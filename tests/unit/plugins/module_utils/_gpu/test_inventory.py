@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import typing as t
 
 import pytest
@@ -17,7 +15,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory imp
     GpuInventory,
     GpuProblem,
     MigDevice,
-    mig_nodes,
     query_nvml,
     read_inventory,
     unusable_devices,
@@ -52,35 +49,6 @@ WITH_MIG = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0, ONE_SLICE), FakeMig(4, 
 
 def expected_gpu(fake: FakeGpu, index: int, bus: str = "") -> Gpu:
     return Gpu(index, fake.identity(), fake.minor, bus or fake.bus, fake.name, mig=False, migs=())
-
-
-@pytest.fixture
-def limit() -> t.Iterator[None]:
-    """Fail a test that waits for the writer of a named pipe."""
-    previous = signal.signal(signal.SIGALRM, lambda *_arguments: pytest.fail("the test waits"))
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, previous)
-
-
-@pytest.mark.usefixtures("limit")
-def test_information_is_a_named_pipe(tmp_path: Path) -> None:
-    host = gpu_host(tmp_path, [FIRST])
-    (tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information").unlink()
-    os.mkfifo(tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information")
-    with pytest.raises(HostError, match="information is not a regular file"):
-        read_inventory(host, use_nvml=False)
-
-
-@pytest.mark.usefixtures("limit")
-def test_capabilities_are_a_named_pipe(tmp_path: Path) -> None:
-    host = gpu_host(tmp_path, [WITH_MIG])
-    (tmp_path / "proc/driver/nvidia-caps/mig-minors").unlink()
-    os.mkfifo(tmp_path / "proc/driver/nvidia-caps/mig-minors")
-    gpu = expected_gpu(WITH_MIG, 0)._replace(mig=True, migs=(MigDevice(1, "MIG-1", 7, 0, gfx=False),))
-    with pytest.raises(HostError, match="mig-minors is not a regular file"):
-        mig_nodes(host, GpuInventory(VERSION, (gpu,), "nvml", ()))
 
 
 # -- NVML ------------------------------------------------------------------------------------------------------------

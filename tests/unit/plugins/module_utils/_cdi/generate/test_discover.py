@@ -20,8 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.edits im
     Mount,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import CONTROL_NODES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS
@@ -55,13 +53,6 @@ def test_named_nodes_are_character_devices(tree: Tree) -> None:
     assert device_nodes(tree, with_gids=False).edits(device_nodes(tree).named(CONTROL_NODES)).gids == ()
 
 
-def test_real_nodes() -> None:
-    found = DeviceNodes(CachedFS(HostFS()), "/", Hooks(Request()), with_gids=True).named(
-        ["/dev/null", "/dev", "/dev/-"]
-    )
-    assert [(node.path, node.host_path, node.major, node.minor) for node in found] == [("/dev/null", "", 1, 3)]
-
-
 @pytest.mark.parametrize(
     ("root", "target", "taken"),
     [
@@ -83,33 +74,6 @@ def test_links_by_pci_address(tree: Tree, root: str, target: str, taken: bool) -
     tree.link(link, target)
     made = [argument for argument in arguments(device_nodes(tree, root).gpu(GPU))[0] if argument.endswith("-card")]
     assert made == ([f"{target}::{link}"] if taken else [])
-
-
-@pytest.mark.parametrize(
-    ("address", "bus"),
-    [
-        ("00010000:01:00.0", "10000:01:00.0"),
-        ("0001ABCD:0A:00.0", "1abcd:0a:00.0"),
-        ("10000000:01:00.0", "10000000:01:00.0"),
-        ("0000FFFF:0A:00.0", "ffff:0a:00.0"),
-        ("00000000:07:00.0", "0000:07:00.0"),
-    ],
-)
-def test_drm_nodes_by_an_address_of_nvml(tree: Tree, address: str, bus: str) -> None:
-    # sysfs and udev write the domain with the digits it needs, at least four.
-    tree.gpu(GPU._replace(bus=bus))
-    found = device_nodes(tree).gpu(GPU._replace(bus=procfs.normalize_address(address)))
-    names = ["nvidia0", "dri/card1", "dri/renderD129"]
-    assert [node.path for node in found.nodes] == [f"/dev/{name}" for name in names]
-    assert f"../card1::/dev/dri/by-path/pci-{bus}-card" in arguments(found)[0]
-
-
-def test_matching_nodes(tree: Tree) -> None:
-    tree.node("/run/driver/dev/nvidia-fs0", 505, 0)
-    tree.node("/run/driver/dev/nvidia-fs1", 505, 1)
-    tree.folder("/run/driver/dev/nvidia-fs2")
-    found = device_nodes(tree, "/run/driver").matching("/dev/nvidia-fs*", "/dev/nvidia-fs0", "/dev/none*")
-    assert [node.path for node in found] == ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]
 
 
 def test_gpu_without_drm(tree: Tree) -> None:

@@ -141,11 +141,6 @@ def test_empty_options_are_arguments_of_their_own(version: str) -> None:
     assert [flags[index - 1] for index, flag in enumerate(flags) if not flag] == ["--output", "--ldconfig-path"]
 
 
-def test_order_of_repeated_flags() -> None:
-    flags = flags_of(Request(device_name_strategies=("uuid", "index")))
-    assert [flag for flag in flags if "strategy" in flag] == NAMES[::-1]
-
-
 def test_chroot_for_live_host_root(tmp_path: Path) -> None:
     run = Generator()
     generate_all_with(PROGRAM, "nvml", Request(), run, HostFS(str(tmp_path), True))
@@ -165,10 +160,7 @@ def test_offline_tree_is_refused() -> None:
         (Request(device_name_strategies=()), "device_name_strategies is empty"),
         (Request(driver_root="run"), "driver_root 'run' is not an absolute path"),
         (Request(library_search_paths=("/a,b",)), "library_search_paths: .*'/a,b' contains a comma"),
-        (Request(config_search_paths=("/a,b",)), "config_search_paths: "),
         (Request(device_ids=("0,1",)), "device_ids: "),
-        (Request(csv_files=("/a,b",)), "csv_files: "),
-        (Request(csv_ignore_patterns=("a,b",)), "csv_ignore_patterns: "),
     ],
 )
 def test_ambiguous_values_are_refused(request_: Request, message: str) -> None:
@@ -331,13 +323,9 @@ def test_empty_output(output: str) -> None:
     [
         "[]",
         "{}",
-        "null",
-        '"x"',
-        "{",
         '{"kind": "a/b"',
         "Usage: nvidia-ctk",
         "\x00",
-        "{" * 100000,
         '{"a": ' * 100000,
         '{"\udcff": }',
     ],
@@ -366,12 +354,10 @@ def test_variants_follow_the_specification(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ((), "/usr/bin/nvidia-cdi-hook", None),
         (("usr/bin",), "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
-        (("usr/local/bin",), "/usr/bin/nvidia-cdi-hook", "/usr/local/bin/nvidia-ctk"),
         (("usr/local/bin", "usr/bin"), "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
         (("usr/bin", "opt/t"), "/opt/t/nvidia-cdi-hook", "/opt/t/nvidia-ctk"),
         (("usr/bin", "opt/t"), "/opt/t/nvidia-ctk", "/opt/t/nvidia-ctk"),
         (("usr/bin",), "/opt/t/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
-        (("usr/local/bin", "usr/bin"), "/opt/t/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
     ],
 )
 def test_find_program(programs: tuple[str, ...], hook: str, found: str | None, tmp_path: Path) -> None:

@@ -203,10 +203,6 @@ def test_purge_backups(tree: RefreshTree) -> None:
     assert not tree.refresh(**purged)["changed"]
 
 
-_OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
-_GENERATE = "ExecStart=\nExecStart=/usr/bin/nvidia-ctk cdi generate --output=/etc/cdi/site.yaml"
-
-
 def test_edited_own_unit_is_replaced(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()

@@ -101,25 +101,6 @@ def test_absent_restores_everything(tree: RefreshTree) -> None:
     assert not tree.refresh(state="absent")["changed"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"),
-        ({"device_ids": ("0",)}, "device_ids needs"),
-        ({"csv_compat_container_root": "/compat"}, "csv_compat_container_root needs"),
-    ],
-)
-def test_unsupported_options_are_refused(tree: RefreshTree, options: dict[str, t.Any], message: str) -> None:
-    tree.toolkit()
-    tree.live, tree.version = True, "1.18.2"
-    before = tree.contents()
-    with pytest.raises(NvidiaError, match=message):
-        tree.refresh(request=Request(**options))
-    assert tree.contents() == before
-    tree.version = "1.19.0"
-    assert tree.refresh(request=Request(**options))["changed"]
-
-
 def test_host_without_toolkit(tree: RefreshTree) -> None:
     before = tree.contents()
     for check_mode in (True, False):
@@ -168,22 +149,6 @@ def test_own_file_replaced_by_link(tree: RefreshTree) -> None:
     before = tree.contents()
     with pytest.raises(HostError, match="is a link to /srv/x"):
         tree.refresh(state="absent")
-    assert tree.contents() == before
-
-
-@pytest.mark.parametrize(
-    "runs",
-    [
-        [{}, {"before_engines": False}],
-        [{"request": DISABLED}, {}],
-    ],
-)
-def test_created_directories_are_removed(tree: RefreshTree, runs: list[dict[str, t.Any]]) -> None:
-    tree.toolkit()
-    before = tree.contents()
-    for run in runs:
-        tree.refresh(**run)
-    tree.refresh(state="absent", cdi={"purge_backups": True})
     assert tree.contents() == before
 
 
@@ -262,12 +227,6 @@ def test_service_is_started(tree: RefreshTree) -> None:
     assert systemd.done() == ["daemon-reload", f"start -- {OWN_PATH}", *restarted]
     assert not tree.refresh(**OPTIONS)["changed"]
     assert systemd.done() == []
-
-
-def test_no_daemon_reload_without_need(tree: RefreshTree) -> None:
-    systemd = running(tree)
-    tree.refresh(**OPTIONS)
-    assert "daemon-reload" not in systemd.done()
 
 
 def test_no_daemon_reload_with_legacy_containers(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:

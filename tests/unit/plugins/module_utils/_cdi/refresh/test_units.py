@@ -107,15 +107,6 @@ def test_kind_decides_whether_the_output_is_the_default_path(
     assert location.path == ("/etc/cdi/x.yaml" if expected == "nvidia.com/gpu" else "/etc/cdi/nvidia.yaml")
 
 
-def test_flag_sets_output(tree: RefreshTree) -> None:
-    tree.toolkit()
-    text = tree.text(f"{VENDOR}/{SERVICE}").replace("cdi generate", "cdi generate --output=/var/run/cdi/flag.yaml")
-    tree.write(f"{VENDOR}/{SERVICE}", text)
-    found = toolkit_refresh(tree.host())
-    assert found is not None
-    assert found.output == "/var/run/cdi/flag.yaml"
-
-
 COMMAND = (GENERATOR, "cdi", "generate")
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import posixpath
 import typing as t
 
@@ -62,12 +61,9 @@ UNREADABLE = ConfigurationError(f"{LOW}/broken.yaml", "this is no YAML", "Correc
     [
         ("/etc/cdi/nvidia.yaml", True),
         ("/var/run/cdi/x.json", True),
-        ("/etc/cdi/.hidden.yaml", True),
         ("/etc/cdi/.json", True),
         ("/etc/cdi/nvidia.yml", False),
-        ("/etc/cdi/nvidia.YAML", False),
         ("/etc/cdi/nvidia.yaml.tmp", False),
-        ("/etc/cdi/nvidia", False),
         ("/etc/cdi/below/nvidia.yaml", False),
         ("/elsewhere/nvidia.yaml", False),
     ],
@@ -101,13 +97,6 @@ def test_collision_in_one_folder(also: Data) -> None:
     (message,) = found.warnings()
     assert message.startswith(f"{LOW}/a.yaml and {LOW}/b.json ")
     assert ": nvidia.com/gpu=0. " in message
-
-
-def test_collision_in_later_folder() -> None:
-    high = {f"{HIGH}/{name}.yaml": specification("0") for name in "ab"}
-    found = resolve({**high, OURS: specification("0")})
-    assert found.unresolvable == {"nvidia.com/gpu=0": (f"{HIGH}/a.yaml", f"{HIGH}/b.yaml")}
-    assert found.devices == {}
 
 
 def test_other_kinds_do_not_collide() -> None:
@@ -255,12 +244,6 @@ class TestPaths:
         (root / "etc/cdi").symlink_to("/run/cdi")
         assert specification_paths(host) == ["/var/run/cdi/a.yaml"]
 
-    def test_link_stays_in_the_tree(self, root: Path, host: HostFS) -> None:
-        (root / "var/run").unlink()
-        (root / "var/run").symlink_to("../../../run")
-        (root / "run/cdi/a.yaml").write_text("")
-        assert specification_paths(host) == ["/var/run/cdi/a.yaml"]
-
     def test_too_many_files(self, root: Path, host: HostFS) -> None:
         for number in range(MAX_FILES):
             (root / f"etc/cdi/{number}.json").write_text("{}")
@@ -279,15 +262,6 @@ class TestPaths:
         monkeypatch.setattr(cdi_registry, "_parsed", lambda *_args: pytest.fail("a file was parsed"))
         with pytest.raises(HostError, match=r"The CDI specifications in /etc/cdi are larger than 4 MiB in total"):
             read_specifications(host)
-
-    def test_unreadable_folder(self, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-        def listdir(path: str) -> list[str]:
-            raise PermissionError(13, "Permission denied", path)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "listdir", listdir)
-            with pytest.raises(HostError, match="/etc/cdi cannot be read"):
-                specification_paths(host)
 
 
 class TestReading:
@@ -313,37 +287,6 @@ class TestReading:
     def test_link_out_of_the_tree(self, root: Path, host: HostFS) -> None:
         (root / "etc/cdi/a.yaml").symlink_to(root.parent / "outside.yaml")
         assert self.message(host).startswith("/etc/cdi/a.yaml is a broken link.")
-
-    def test_link_loop(self, root: Path, host: HostFS) -> None:
-        (root / "etc/cdi/a.yaml").symlink_to("a.yaml")
-        assert "too many symbolic links" in self.message(host)
-
-    def test_fifo_is_not_opened(self, root: Path, host: HostFS) -> None:
-        os.mkfifo(str(root / "etc/cdi/a.yaml"))
-        assert self.message(host).startswith("/etc/cdi/a.yaml is not a regular file.")
-
-    def test_link_to_folder(self, root: Path, host: HostFS) -> None:
-        (root / "etc/cdi/a.yaml").symlink_to("/run")
-        assert self.message(host).startswith("/etc/cdi/a.yaml is not a regular file.")
-
-    @pytest.mark.parametrize(
-        ("error", "advice"),
-        [(PermissionError(13, "Permission denied"), "Run the task as root"), (OSError(5, "I/O"), "Check the file")],
-    )
-    def test_unreadable_file(
-        self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, error: OSError, advice: str
-    ) -> None:
-        def refuse(*_args: object) -> t.NoReturn:
-            raise error
-
-        (root / "etc/cdi/a.yaml").write_text("a: 1")
-        monkeypatch.setattr(os, "open", refuse)
-        assert self.message(host).startswith(f"/etc/cdi/a.yaml cannot be read: {error.strerror}. {advice}")
-
-    def test_large_file_is_not_read(self, root: Path, host: HostFS) -> None:
-        with (root / "etc/cdi/a.yaml").open("wb") as stream:
-            stream.truncate(1 << 40)
-        assert self.message(host).startswith(f"/etc/cdi/a.yaml is larger than {CDI_SPEC_BYTES >> 10} KiB")
 
     def test_known_content_is_not_parsed(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cdi_registry, "_parsed", lambda path, _content: pytest.fail(f"{path} was parsed"))
