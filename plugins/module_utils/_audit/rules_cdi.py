@@ -99,6 +99,8 @@ def conflicts(facts: report.HostFacts) -> report.Findings:
             f"Engines ignore these devices in {' and '.join(paths)}: {core_text.listed(names)}. A file in a directory"
             f" with precedence also defines them: {core_text.listed(used)}."
         )
+        if facts.refresh.get("enabled") is True and report.text(facts.refresh.get("output")) in used:
+            message = f"{message} {facts.refresh_service} writes it again after each update of the driver."
         yield report.warning("cdi-conflict", paths[-1], message, _keeping_one(names))
 
 

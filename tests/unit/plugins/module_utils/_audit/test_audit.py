@@ -250,6 +250,9 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
     text = found["cdi-conflict", "/etc/cdi/b.json, /etc/cdi/c.json"]
     assert f"also defines them: {SPEC}." in text
+    parts["cdi"]["refresh"] = {"service": "r.service", "enabled": True, "output": SPEC}
+    texts = {one["id"]: one["text"] for one in findings_of(host, parts)}
+    assert texts["cdi-conflict"].count("r.service writes it again") == 1
     assert "nvidia.com/gpu=0" in text
     assert "nvidia.com/gpu=1" in text
     assert "not all specifications of the GPUs" in found["docker-needs-cdi", "docker"]
