@@ -12,79 +12,41 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import operator
 import posixpath
 import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm, saved_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import saved_files
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm
 
 
 LOCKS = "/etc/zypp/locks"
 # zypp.conf(5): the file of the host replaces that of the vendor, and drop-ins change single settings.
 _CONFIG_FILES = ("/etc/zypp/zypp.conf", "/usr/etc/zypp/zypp.conf")
 _DROP_INS = ("/usr/etc/zypp/zypp.conf.d/*.conf", "/etc/zypp/zypp.conf.d/*.conf")
-_LOCK_SETTING = re.compile(r"^[ \t]*locksfile\.(path|apply)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_LOCK_SETTING = re.compile(r"^[ \t]*locksfile\.apply[ \t]*=.*$", re.MULTILINE)
 _WITHOUT_LOCKS = "\n[main]\nlocksfile.apply = no\n"
-_FALSE = ("no", "false", "off", "0", "never")
 
 _ATTRIBUTE = re.compile(r"^([a-z_]+): ?(.*)$")
-_CONDITION = re.compile(r"(==?|!=|<=?|>=?)\s*(\S+)")
-_COMPARISONS: dict[str, t.Callable[[t.Any, t.Any], bool]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 class Lock(t.NamedTuple):
     """A lock of packages with one of ``names``, which are patterns.
 
-    ``condition`` limits it to versions, and ``repository`` to packages in a repository. Both are empty for most locks.
+    ``repository`` limits it to packages in a repository, and is empty for most locks. A lock of certain versions counts
+    as a lock of all versions, because it is safe to refuse a change that zypper would permit.
     """
 
     names: tuple[str, ...]
-    match_type: str = "glob"
-    case_sensitive: bool = True
-    condition: str = ""
     repository: str = ""
 
-    def matches(self, name: str, version: str) -> bool:
-        """Return whether this lock applies to a full version of a package."""
-        return any(self._matches_name(pattern, name) for pattern in self.names) and self._matches_version(version)
-
-    def holds(self, name: str, version: str) -> bool:
+    def holds(self, name: str) -> bool:
         """Return whether an installed package cannot change. It is in no repository for zypper."""
-        return not self.repository and self.matches(name, version)
-
-    def _matches_name(self, pattern: str, name: str) -> bool:
-        if not self.case_sensitive:
-            pattern, name = pattern.lower(), name.lower()
-        if self.match_type == "glob":
-            return fnmatch.fnmatchcase(name, pattern)
-        if self.match_type == "substring":
-            return pattern in name
-        if self.match_type == "regex":
-            with contextlib.suppress(re.error):
-                return re.search(pattern, name) is not None
-        return pattern == name
-
-    def _matches_version(self, version: str) -> bool:
-        found = _CONDITION.fullmatch(self.condition)
-        if found is None:
-            return True
-        comparison, wanted = found.groups()
-        # A condition without a release applies to all of them.
-        present = version if "-" in wanted else version.rsplit("-", 1)[0]
-        return _COMPARISONS[comparison](rpm.version_order(present), rpm.version_order(wanted))
+        return not self.repository and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names)
 
 
 class LockList(t.NamedTuple):
@@ -92,33 +54,23 @@ class LockList(t.NamedTuple):
 
     host: hostfs.HostFS
 
-    @property
-    def path(self) -> str | None:
-        """The path of the list, or None if libzypp does not apply it."""
-        settings = dict(_LOCK_SETTING.findall(_configuration(self.host)))
-        if settings.get("apply", "").lower() in _FALSE:
-            return None
-        path = settings.get("path", "")
-        return path if posixpath.isabs(path) else LOCKS
-
     def locks(self) -> list[Lock]:
         """Return the locks of packages."""
-        path = self.path
-        return [] if path is None else parse_locks(self.host.read_text(path))
+        return parse_locks(self.host.read_text(LOCKS))
 
     def exist(self) -> bool:
         return bool(self.locks())
 
     def held_names(self, rows: t.Sequence[rpm.Row]) -> set[str]:
         locks = self.locks()
-        return {row.name for row in rows if any(lock.holds(row.name, row.full_version) for lock in locks)}
+        return {row.name for row in rows if any(lock.holds(row.name) for lock in locks)}
 
     def name_one_of(self, names: t.Collection[str]) -> bool:
         """Return whether a lock names one of these packages, not several by a pattern."""
         return any(name in names for lock in self.locks() for name in lock.names)
 
     def snapshot(self) -> list[saved_files.SavedFile]:
-        return [] if self.path is None else saved_files.snapshot_list(self.host, self.path)
+        return saved_files.snapshot_list(self.host, LOCKS)
 
     @contextlib.contextmanager
     def ignored(self) -> t.Iterator[list[str]]:
@@ -142,15 +94,7 @@ def parse_locks(text: str) -> list[Lock]:
         attribute = _ATTRIBUTE.match(line.strip())
         if attribute is None:
             if names and fields.get("type", "package") == "package":
-                found.append(
-                    Lock(
-                        tuple(names),
-                        fields.get("match_type", "exact"),
-                        fields.get("case_sensitive", "on") not in _FALSE,
-                        fields.get("version", ""),
-                        fields.get("repo", ""),
-                    )
-                )
+                found.append(Lock(tuple(names), fields.get("repo", "")))
             names, fields = [], {}
         elif attribute.group(1) == "solvable_name":
             names.append(attribute.group(2).strip())
