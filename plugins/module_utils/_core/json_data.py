@@ -37,22 +37,20 @@ def load(content: bytes | str, max_depth: int | None = None) -> t.Any:
         data = json.loads(text[1:] if text.startswith("\ufeff") else text, parse_int=_integer)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
-    if max_depth is not None:
-        _check_depth(data, max_depth)
+    if max_depth is not None and is_too_deep(data, max_depth):
+        raise ValueError(f"the JSON is nested more than {max_depth} levels deep")
     return data
 
 
-def _check_depth(data: t.Any, limit: int) -> None:
-    """Raise ValueError if lists and objects are nested more than ``limit`` levels deep."""
-    level = [data]
-    for _depth in range(limit + 1):
-        inner = [
-            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, (dict, list))
-        ]
-        level = [value for values in inner for value in values]
-        if not level:
-            return
-    raise ValueError(f"the JSON is nested more than {limit} levels deep")
+def is_too_deep(data: t.Any, limit: int) -> bool:
+    """Return whether lists and objects are nested more than ``limit`` levels deep."""
+    holders = [data]
+    for _level in range(limit + 1):
+        holders = [value for value in holders if isinstance(value, (dict, list))]
+        if not holders:
+            return False
+        holders = [each for value in holders for each in (value.values() if isinstance(value, dict) else value)]
+    return True
 
 
 def may_exceed(text: str, signs: str, limit: int) -> bool:

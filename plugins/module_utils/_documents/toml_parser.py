@@ -82,7 +82,7 @@ def parse(path: str, text: str) -> dict[str, t.Any]:
             data = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise _unreadable(path, text, error, _CORRECT) from error
-    if _depth(data) > MAX_DEPTH:
+    if json_data.is_too_deep(data, MAX_DEPTH):
         raise errors.ConfigurationError(path, _TOO_DEEP, _CORRECT)
     return data
 
@@ -115,16 +115,6 @@ def _unreadable(path: str, text: str, error: Exception, advice: str) -> errors.C
     if "end of document" in message:
         return errors.ConfigurationError(path, what, advice, *core_text.position(text, len(text)))
     return errors.ConfigurationError(path, what, advice)
-
-
-def _depth(data: dict[str, t.Any]) -> int:
-    depth = 0
-    level: list[t.Any] = [data]
-    while level:
-        depth += 1
-        inner = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [value for value in inner if isinstance(value, (dict, list))]
-    return depth
 
 
 def _outline(entries: list[TomlEntry]) -> dict[str, t.Any]:

@@ -129,7 +129,7 @@ def parse(path: str, content: bytes) -> t.Any:
     except _NotJsonError:
         data = yaml_parser.read_yaml(path, text)
     # An alias can add levels to those that the parser has seen.
-    if _is_too_deep(data):
+    if json_data.is_too_deep(data, yaml_parser.MAX_LEVELS):
         raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE)
     return data
 
@@ -186,13 +186,3 @@ def _unique_mapping(path: str, pairs: list[tuple[str, t.Any]]) -> dict[str, t.An
 def _refuse(_constant: str) -> t.NoReturn:
     """Raise _NotJsonError, because NaN and Infinity are not JSON, but are strings in YAML."""
     raise _NotJsonError
-
-
-def _is_too_deep(data: t.Any) -> bool:
-    holders = [data]
-    for _level in range(yaml_parser.MAX_LEVELS + 1):
-        holders = [value for value in holders if isinstance(value, (dict, list))]
-        if not holders:
-            return False
-        holders = [each for value in holders for each in (value.values() if isinstance(value, dict) else value)]
-    return True

@@ -16,10 +16,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 
 # Keys that messages show without quotes.
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
-_KIND_PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+# Engines crash on a part of one letter (CDI library up to 1.1.0).
+_KIND_PART = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
-_KIND_RULE = "must begin with a letter, end with a letter or a digit, and contain only letters, digits, _ . and -"
+_KIND_RULE = (
+    "must have two characters or more, begin with a letter, end with a letter or a digit, and contain only letters,"
+    " digits, _ . and -"
+)
 _DEVICE_RULE = "must begin and end with a letter or a digit, and contain only letters, digits, _ . : and -"
 
 _MAX_PROBLEMS = 100
@@ -116,11 +120,6 @@ def kind_problem(kind: str) -> str:
     for part, text in (("vendor", vendor), ("class", name)):
         if not _KIND_PART.fullmatch(text):
             return f"has the {part} {core_text.quoted(text)}, which {_KIND_RULE}"
-        if len(text) == 1:
-            return (
-                f"has the {part} {core_text.quoted(text)}, which has only one letter. Engines crash on it (CDI library"
-                " up to 1.1.0)"
-            )
     return ""
 
 
