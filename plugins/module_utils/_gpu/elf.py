@@ -65,47 +65,45 @@ def minimum_size(head: bytes) -> int:
     return int(max(ends))
 
 
-def read_soname(library: t.BinaryIO) -> str | None:
-    """Return the soname (DT_SONAME) of a 64-bit library; None if it has none or is not a library.
-
-    Only the necessary parts are read, because such a file can have a hundred megabytes.
-    """
-    try:
-        head = _read(library, 0, _HEADER_64)
-        order = _byte_order(head)
-        if order is None or len(head) < _HEADER_64 or head[4] != 2:
-            return None
-        return _soname(library, head, order)
-    except (struct.error, OverflowError):
-        # The file is truncated or corrupt.
-        return None
-
-
 class Links(t.NamedTuple):
-    """What the kernel and the loader need for a program: the path of the loader, and the sonames of libraries.
+    """What the kernel and the loader need: the path of the loader, and the sonames of libraries (DT_NEEDED, DT_SONAME).
 
-    ``loader`` is None for a library and for a program without a loader.
+    ``loader`` is None for a library and for a program without a loader. ``soname`` is that of the file itself, if any.
     """
 
     loader: str | None
     needed: tuple[str, ...]
+    soname: str | None = None
 
 
-def read_links(program: t.BinaryIO) -> Links | None:
-    """Return the loader and the libraries that a file needs (PT_INTERP, DT_NEEDED); None if it is not 64-bit ELF."""
+def read_links(file: t.BinaryIO) -> Links | None:
+    """Return the links of a program or a library; None if it is not 64-bit ELF, truncated or corrupt.
+
+    Only the necessary parts are read, because such a file can have a hundred megabytes.
+    """
     try:
-        head = _read(program, 0, _HEADER_64)
+        head = _read(file, 0, _HEADER_64)
         order = _byte_order(head)
         if order is None or len(head) < _HEADER_64 or head[4] != 2:
             return None
-        segments = _segments(program, head, order)
-        loader = None if segments.loader is None else _name(program, segments.loader)
-        tags = [] if segments.dynamic is None else _tags(program, order, *segments.dynamic)
+        segments = _segments(file, head, order)
+        loader = None if segments.loader is None else _name(file, segments.loader)
+        tags = [] if segments.dynamic is None else _tags(file, order, *segments.dynamic)
+        # The dynamic section has the string table's address in memory, which is converted to an offset in the file.
         strings = next((segments.offset(value) for tag, value in tags if tag == _STRING_TABLE), None)
-        names = [_name(program, strings + value) for tag, value in tags if tag == _NEEDED and strings is not None]
-        return Links(loader, tuple(name for name in names if name is not None))
+        names = [
+            (tag, _name(file, strings + value)) for tag, value in tags if strings is not None and tag != _STRING_TABLE
+        ]
+        needed = tuple(name for tag, name in names if tag == _NEEDED and name is not None)
+        return Links(loader, needed, next((name for tag, name in names if tag == _SONAME), None))
     except (struct.error, OverflowError):
         return None
+
+
+def read_soname(library: t.BinaryIO) -> str | None:
+    """Return the soname of a 64-bit library; None if it has none or is not a library."""
+    links = read_links(library)
+    return None if links is None else links.soname
 
 
 def machine_name(machine: int) -> str:
@@ -147,16 +145,6 @@ def _segments(library: t.BinaryIO, head: bytes, order: str) -> _Segments:
     return _Segments(tuple(loaded), others.get(_DYNAMIC_SEGMENT), None if loader is None else loader[0])
 
 
-def _soname(library: t.BinaryIO, head: bytes, order: str) -> str | None:
-    segments = _segments(library, head, order)
-    tags = _first(_tags(library, order, *segments.dynamic)) if segments.dynamic is not None else {}
-    if _SONAME not in tags or _STRING_TABLE not in tags:
-        return None
-    # The dynamic section has the string table's address in memory, which is converted to an offset in the file.
-    strings = segments.offset(tags[_STRING_TABLE])
-    return None if strings is None else _name(library, strings + tags[_SONAME])
-
-
 def _headers(library: t.BinaryIO, table: int, count: int) -> list[bytes]:
     """Return the program headers."""
     content = _read(library, table, min(count, _MAX_HEADERS) * _SEGMENT) if table else b""
@@ -173,14 +161,6 @@ def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> list[tup
             break
         if tag in {_NEEDED, _STRING_TABLE, _SONAME}:
             found.append((tag, value))
-    return found
-
-
-def _first(tags: t.Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the first value of each tag."""
-    found: dict[int, int] = {}
-    for tag, value in tags:
-        found.setdefault(tag, value)
     return found
 
 
