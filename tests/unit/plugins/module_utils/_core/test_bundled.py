@@ -149,11 +149,6 @@ def test_pyyaml_works_without_its_compiled_module() -> None:
     assert yaml.__spec__.origin == "<controller>/yaml/__init__.py"
 
 
-@pytest.mark.parametrize("name", ["json", "made_upper", "made_up.other", "part", "leaf", ""])
-def test_importer_finds_no_other_modules(name: str) -> None:
-    assert bundled._MemoryImporter({"made_up/__init__.py": "", "made_up/part.py": ""}).find_spec(name) is None
-
-
 # -- the choice between host and controller ------------------------------------------------------------------------
 
 SOURCES = {

@@ -184,13 +184,6 @@ def test_sets_one_value_and_keeps_every_other(edit: Edit) -> None:
     assert again.set(path, value).to_bytes() == after.to_bytes()
 
 
-@given(edits())
-def test_an_entry_that_comes_and_goes_leaves_no_trace(edit: Edit) -> None:
-    before, path, value = edit
-    assume(not before.has(*path))
-    assert changed(before, path, value).restore(path, before).to_bytes() == before.to_bytes()
-
-
 @given(edits(leaf=True))
 def test_a_value_that_is_changed_and_given_back_leaves_no_trace(edit: Edit) -> None:
     before, path, value = edit

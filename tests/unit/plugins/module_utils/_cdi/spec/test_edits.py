@@ -117,20 +117,6 @@ def test_existing_all_device() -> None:
     assert to_spec(KIND, [], Edits(), all_device=True)["devices"] == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "edits", "version"),
-    [
-        (KIND, "all", Edits(nodes=(NULL,)), "0.3.0"),
-        (KIND, "0", Edits(nodes=(NULL,)), "0.5.0"),
-        (KIND, "all", Edits(nodes=(NULL._replace(host_path="/x"),)), "0.5.0"),
-        ("nvidia.com/gpu.x", "all", Edits(nodes=(NULL,)), "0.6.0"),
-        (KIND, "all", Edits(nodes=(NULL,), gids=(44,)), "0.7.0"),
-    ],
-)
-def test_minimum_version(kind: str, name: str, edits: Edits, version: str) -> None:
-    assert to_spec(kind, [Device(name, edits)], Edits(), all_device=False)["cdiVersion"] == version
-
-
 ENTRIES = st.builds(
     Edits,
     env=st.lists(st.sampled_from(["A=1", "B=2"])).map(tuple),

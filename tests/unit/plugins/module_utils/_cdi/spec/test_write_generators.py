@@ -11,10 +11,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import (
-    CDI_OPTIONS,
     CdiOptions,
     Request,
-    options_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.compare import same_meaning
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.records import record_for_unit
@@ -177,28 +175,6 @@ def test_integrated_gpu_with_incomplete_nvml(host: CdiHost, tmp_path: Path) -> N
         host.cdi(use_nvml=True, mode="nvml")
 
 
-def test_csv_options(host: CdiHost) -> None:
-    host.live = True
-    host.program("/usr/bin/nvidia-ctk")
-    host.commands["/usr/bin/nvidia-ctk"] = (0, "version 1.20.0", "")
-    options = {"csv_files": ["/opt/a.csv"], "csv_ignore_patterns": ["*.so"], "csv_compat_container_root": "/opt/compat"}
-    params = {name: option.get("default") for name, option in CDI_OPTIONS.items()}
-    request = options_of({"state": "present", **params, **options}).request
-    with pytest.raises(HostError, match="The output of /usr/bin/nvidia-ctk"):
-        host.cdi(mode="csv", request=request)
-    assert {*host.ran[-1]} >= {
-        "--csv.file=/opt/a.csv",
-        "--csv.ignore-pattern=*.so",
-        "--csv.compat-container-root=/opt/compat",
-    }
-
-
-def test_driver_not_loaded(host: CdiHost) -> None:
-    (host.path / "proc/driver/nvidia/version").unlink()
-    with pytest.raises(HostError, match="modprobe nvidia"):
-        host.cdi()
-
-
 # -- engines -----------------------------------------------------------------------------------------------------------
 
 
@@ -213,13 +189,6 @@ def test_oldest_engine_limits_the_version(host: CdiHost) -> None:
     assert (again["changed"], again["limits"]) == (False, done["limits"])
     assert not set(done["limits"]) & set(again["warnings"])
     assert host.cdi(for_engines=())["cdi_version"] == "0.7.0"
-
-
-def test_folder_not_read_by_engine(host: CdiHost) -> None:
-    host.folder("/run")
-    host.link("/var/run", "/run")
-    done = host.cdi(path="/var/run/cdi/nvidia.yaml", for_engines=("podman:5.5.1",))
-    assert any("podman 5.5.1" in warning for warning in done["warnings"])
 
 
 # -- refresh units -----------------------------------------------------------------------------------------------------
