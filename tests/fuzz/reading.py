@@ -231,7 +231,7 @@ def kubelet(folder: Path, files: Files, _rng: random.Random) -> None:
 
 
 def kubelet_seeds() -> list[Files]:
-    """The checkpoints of current and of old versions, with a configuration and a state of the CPU manager."""
+    """The checkpoints of current and of old versions, with a configuration."""
     found = []
     for devices in ({"0": [_UUIDS[0]], "1": None}, list(_UUIDS)):
         entry = {
@@ -242,14 +242,12 @@ def kubelet_seeds() -> list[Files]:
             "AllocResp": "CigKFk5WSURJQQ==",
         }
         data = {"PodDeviceEntries": [entry], "RegisteredDevices": {"nvidia.com/gpu": list(_UUIDS), "x/y": []}}
-        config = {"containerRuntimeEndpoint": "unix:///run/crio/crio.sock", "cpuManagerPolicy": "static"}
-        state = {"policyName": "static", "defaultCpuSet": "0-3", "entries": {}, "checksum": 7}
+        config = {"containerRuntimeEndpoint": "unix:///run/crio/crio.sock"}
         files: Files = {
             "/usr/lib/systemd/system/kubelet.service": f"[Service]\nExecStart=/usr/bin/kubelet"
             f" --config={KUBELET_FILES}config.yaml\n".encode(),
             "/etc/default/kubelet": b"KUBELET_EXTRA_ARGS=",
             f"{KUBELET_FILES}config.yaml": json.dumps(config).encode(),
-            f"{KUBELET_FILES}cpu_manager_state": json.dumps(state).encode(),
             checkpoint.PATH: json.dumps({"Data": data, "Checksum": 1, "BootID": "6b1f"}).encode(),
         }
         found.append(files)

@@ -169,13 +169,8 @@ def kubelet_stopped(facts: report.HostFacts) -> report.Findings:
     if part.get("running") is not False or not was_set_up:
         return
     service = report.text(part.get("service")) or KUBELET
-    cpu = report.table(part.get("cpu_manager"))
-    policy, last = report.text(cpu.get("policy")), report.text(cpu.get("last_policy"))
     message = f"The kubelet ({service}) does not run, so the node offers no GPU."
     advice = f"Start {service}, and look for the cause in its journal."
-    if policy and last and policy != last:
-        message += f" It does not start with the CPU manager policy {policy}, because it last ran with {last}."
-        advice = f"Drain the node, remove {report.text(part.get('root_dir'))}/cpu_manager_state, and start {service}."
     yield report.warning("kubelet-not-responding", KUBELET, message, advice)
 
 

@@ -33,7 +33,6 @@ def describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | No
         "config_files": [],
         "cri_endpoint": None,
         "engine": None,
-        "cpu_manager": None,
         "source": None,
         "resources": [],
         "claims": [],

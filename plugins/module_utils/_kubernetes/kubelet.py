@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings of a kubelet: its root directory, its CRI endpoint, and its policy for CPUs.
+"""The settings of a kubelet: its root directory, and its CRI endpoint.
 
 They come from its flags, its configuration file with drop-ins, and the defaults of its distribution. Nothing here
 connects to the kubelet.
@@ -21,28 +21,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions
 
-# The settings that are read, by the names of the flags that override them (cmd/kubelet/app/options/options.go of
+# The CRI endpoint in a configuration file, and the flag that overrides it (cmd/kubelet/app/options/options.go of
 # Kubernetes 1.34).
-_FLAGS = {
-    "containerRuntimeEndpoint": "--container-runtime-endpoint",
-    "cpuManagerPolicy": "--cpu-manager-policy",
-}
-# The default policy of the CPU manager (pkg/kubelet/apis/config/v1beta1/defaults.go of Kubernetes 1.34).
-_CPU_POLICY = "none"
-# Matches a file that gives one of the settings a value. Other files are not parsed, so that they do not need PyYAML:
-# kubeadm writes an empty containerRuntimeEndpoint.
-_MENTIONS_SETTING = re.compile(rb"(?:" + "|".join(_FLAGS).encode() + rb")[\"']?[ \t]*:[ \t]*(?!\"\"|''|[ \t\r\n]|\Z)")
+_ENDPOINT, _ENDPOINT_FLAG = "containerRuntimeEndpoint", "--container-runtime-endpoint"
+# Matches a file that gives it a value. Other files are not parsed, so that they do not need PyYAML: kubeadm writes an
+# empty containerRuntimeEndpoint.
+_MENTIONS_ENDPOINT = re.compile(_ENDPOINT.encode() + rb"[\"']?[ \t]*:[ \t]*(?!\"\"|''|[ \t\r\n]|\Z)")
 # Matches a file of K3s or RKE2 that has arguments of the kubelet, one of which this collection reads. Others are not
 # parsed, likewise.
-_MENTIONS_ARGUMENTS = re.compile(
-    rb"kubelet-arg.*(?:" + "|".join([*(flag[2:] for flag in _FLAGS.values()), "root-dir", "config"]).encode() + rb")",
-    re.DOTALL,
-)
+_MENTIONS_ARGUMENTS = re.compile(rb"kubelet-arg.*(?:container-runtime-endpoint|root-dir|config)", re.DOTALL)
 # The suffix of drop-ins (cmd/kubelet/app/server.go of Kubernetes 1.28 and newer).
 _DROP_IN = ".conf"
-# The kubelet writes the policy with which it last started into this file (pkg/kubelet/cm/cpumanager/state of
-# Kubernetes 1.34). It refuses to start with another policy.
-_CPU_STATE = "cpu_manager_state"
 # The sockets of cri-dockerd: its own (packaging/systemd of cri-dockerd 0.3), that of K3s and RKE2
 # (pkg/agent/cridockerd of K3s 1.34), and that of the kubelet before 1.24.
 _DOCKER_SOCKETS = ("/run/cri-dockerd.sock", "/run/k3s/cri-dockerd/cri-dockerd.sock", "/run/dockershim.sock")
@@ -55,25 +44,15 @@ _SOCKET = re.compile(r"(?:unix:(?:(?!//)|//[^/?#]*))?(/[^?#]*)", re.IGNORECASE)
 class KubeletSettings(t.NamedTuple):
     """The settings of one kubelet.
 
-    ``values`` has the settings by their names in the configuration file, without those that nothing sets. ``files``
-    are the configuration files that exist. ``problems`` are files that could not be read, and ``missing_package`` is
-    the Python package that they need. ``endpoint`` is empty if such a file may set it. ``is_complete`` is false for a
-    stopped kubelet of k0s: k0s makes its arguments and its file at each start (pkg/component/worker of k0s 1.36).
+    ``files`` are the configuration files that exist. ``problems`` are files that could not be read, and
+    ``missing_package`` is the Python package that they need. ``endpoint`` is empty if such a file may set it.
     """
 
     root_dir: str
     endpoint: str
-    values: t.Mapping[str, str]
     files: tuple[str, ...]
     problems: tuple[errors.Problem, ...] = ()
     missing_package: str | None = None
-    is_complete: bool = True
-
-    @property
-    def cpu_policy(self) -> str | None:
-        """The policy of the CPU manager; None if it may have another value."""
-        is_known = self.is_complete and not self.problems
-        return self.values.get("cpuManagerPolicy") or (_CPU_POLICY if is_known else None)
 
 
 def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> KubeletSettings:
@@ -88,16 +67,15 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Kub
         except errors.NvidiaError as error:
             problems.append(errors.Problem.of(error))
     flags = _Flags([*in_files, *_arguments(host, found)])
-    values: dict[str, str] = {}
+    endpoint = ""
     files = [path for path in _files(host, found, flags) if host.exists(path)]
     for path in files:
         try:
-            values.update(_read_file(host, path))
+            endpoint = _endpoint_in(host, path) or endpoint
         except errors.NvidiaError as error:
             problems.append(errors.Problem.of(error))
-    values.update({name: flags.last(flag) for name, flag in _FLAGS.items() if flags.last(flag)})
     root_dir = flags.last("--root-dir")
-    endpoint = values.get("containerRuntimeEndpoint", "")
+    endpoint = flags.last(_ENDPOINT_FLAG) or endpoint
     if is_rancher:
         try:
             endpoint = _rancher_endpoint(host, found) or endpoint
@@ -107,11 +85,9 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Kub
     return KubeletSettings(
         posixpath.normpath(root_dir) if root_dir.startswith("/") else found.distribution.root_dir,
         endpoint or ("" if problems else found.distribution.endpoint),
-        values,
         tuple(files),
         tuple(dict.fromkeys(problems)),
         "yaml" if is_missing else None,
-        found.pid is not None or found.distribution.name != distributions.K0S,
     )
 
 
@@ -212,22 +188,22 @@ def in_data_dir(host: hostfs.HostFS, found: distributions.FoundKubelet, path: st
     return f"{k3s_config.data_dir(distribution, host, found.unit)}/{path}"
 
 
-def _read_file(host: hostfs.HostFS, path: str) -> dict[str, str]:
-    """Return the settings in one file.
+def _endpoint_in(host: hostfs.HostFS, path: str) -> str:
+    """Return the CRI endpoint in one file; empty if it does not set one.
 
     Raises NvidiaError if it cannot be read or is invalid, and MissingPackageError if PyYAML is needed and missing.
     """
     content = host.read(path, hostfs.JSON_BYTES)
-    if content is None or not _MENTIONS_SETTING.search(content):
-        return {}
-    # Imported here, because most configuration files have none of the settings.
+    if content is None or not _MENTIONS_ENDPOINT.search(content):
+        return ""
+    # Imported here, because most configuration files set none.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document  # noqa: PLC0415
 
     data = yaml_document.parse(path, content)
     if not isinstance(data, dict):
         advice = "Correct the file. The kubelet does not start with it."
         raise errors.ConfigurationError(path, "the file contains no mapping of settings", advice)
-    return {name: data[name] for name in _FLAGS if isinstance(data.get(name), str) and data[name]}
+    return json_data.get(data, _ENDPOINT, "")
 
 
 def _rancher_endpoint(host: hostfs.HostFS, found: distributions.FoundKubelet) -> str:
@@ -277,15 +253,3 @@ def _resolved(host: hostfs.HostFS, path: str) -> str:
         return host.resolve("/run" + path[len("/var/run") :] if path.startswith("/var/run/") else path)
     except errors.HostError:
         return ""
-
-
-# -- state -----------------------------------------------------------------------------------------------------------
-
-
-def cpu_state_policy(host: hostfs.HostFS, root_dir: str) -> str | None:
-    """Return the policy of the CPU manager with which the kubelet last started; None if it is unknown."""
-    text = host.read_text(f"{root_dir}/{_CPU_STATE}", hostfs.JSON_BYTES)
-    try:
-        return json_data.get(json_data.load(text), "policyName", "") or None
-    except ValueError:
-        return None

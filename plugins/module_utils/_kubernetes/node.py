@@ -40,10 +40,6 @@ def add_kubelet(
     report["config_files"] = list(settings.files)
     report["cri_endpoint"] = settings.endpoint or None
     report["engine"] = kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
-    report["cpu_manager"] = {
-        "policy": settings.cpu_policy,
-        "last_policy": kubelet.cpu_state_policy(host, settings.root_dir),
-    }
     answered = _add_devices(host, settings.root_dir, report, problems)
     probe = plugins.Probe(host)
     report["device_plugins"] = [socket._asdict() for socket in plugins.device_plugins(host, probe)]

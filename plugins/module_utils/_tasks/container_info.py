@@ -38,7 +38,6 @@ INTERNAL: dict[str, tuple[str, ...]] = {
         "root_dir",
         "config_files",
         "cri_endpoint",
-        "cpu_manager",
         "source",
         "device_plugins",
         "plugin_pods",

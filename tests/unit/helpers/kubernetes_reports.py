@@ -95,7 +95,6 @@ def kubernetes(**other: t.Any) -> dict[str, t.Any]:
         "config_files": ["/var/lib/kubelet/config.yaml"],
         "cri_endpoint": "unix:///run/containerd/containerd.sock",
         "engine": "containerd",
-        "cpu_manager": {"policy": "none", "last_policy": "none"},
         "source": "pod-resources",
         "resources": [resource()],
         "claims": [],

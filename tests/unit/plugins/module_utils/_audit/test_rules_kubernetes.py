@@ -111,11 +111,6 @@ def test_a_stopped_kubelet(tmp_path: Path) -> None:
     assert ids(tmp_path, running=False, config_files=[], source=None) == []
 
 
-def test_a_kubelet_that_refuses_to_start_with_another_policy(tmp_path: Path) -> None:
-    found = findings(tmp_path, running=False, cpu_manager={"policy": "static", "last_policy": "none"})
-    assert "/var/lib/kubelet/cpu_manager_state" in found[0]["advice"]
-
-
 def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
     docker = containerd(engine="docker", target="docker", version="28.5.2")
     # Pods may not use the GPUs on purpose.

@@ -91,11 +91,10 @@ def test_drop_ins_are_merged_in_the_order_of_their_names(tmp_path: Path) -> None
     node = Node(tmp_path, "kubelet")
     folder = "/etc/kubernetes/kubelet/config.json.d"
     node.write(f"{folder}/10-a.conf", json.dumps({"containerRuntimeEndpoint": "unix:///run/a.sock"}))
-    node.write(f"{folder}/20-b.conf", "containerRuntimeEndpoint: unix:///run/b.sock\ncpuManagerPolicy: static\n")
+    node.write(f"{folder}/20-b.conf", "containerRuntimeEndpoint: unix:///run/b.sock\n")
     node.write(f"{folder}/30-c.yaml", json.dumps({"containerRuntimeEndpoint": "unix:///run/c.sock"}))
     found = node.described()
     assert found["cri_endpoint"] == "unix:///run/b.sock"
-    assert found["cpu_manager"]["policy"] == "static"
     assert [path.rpartition("/")[2] for path in found["config_files"]] == ["config.json", "10-a.conf", "20-b.conf"]
 
 
@@ -118,39 +117,36 @@ def test_the_settings_of_k3s(tmp_path: Path, settings: str, endpoint: str, engin
 @pytest.mark.parametrize("dashes", ["", "--"])
 def test_flags_of_the_kubelet_in_the_unit_of_k3s(tmp_path: Path, dashes: str) -> None:
     node = Node(tmp_path, "k3s")
-    arguments = f"--kubelet-arg={dashes}root-dir=/data/kubelet/ --kubelet-arg {dashes}cpu-manager-policy=static"
+    arguments = f"--kubelet-arg={dashes}root-dir=/data/kubelet/ --kubelet-arg {dashes}container-runtime-endpoint={CRIO}"
     command = f"/usr/local/bin/k3s agent {arguments}"
     node.write("/etc/systemd/system/k3s-agent.service", f"[Service]\nExecStart={command}\n")
     found = node.described()
-    assert (found["root_dir"], found["cpu_manager"]["policy"]) == ("/data/kubelet", "static")
+    assert (found["root_dir"], found["cri_endpoint"]) == ("/data/kubelet", CRIO)
 
 
 def test_another_root_directory(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.runs("kubelet.service", PID, "/usr/bin/kubelet", "--root-dir", "/mnt/kubelet", "--v=2")
-    node.write("/mnt/kubelet/cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-3","checksum":1}')
-    found = node.described()
-    assert found["root_dir"] == "/mnt/kubelet"
-    assert found["cpu_manager"] == {"policy": "none", "last_policy": "static"}
+    assert node.described()["root_dir"] == "/mnt/kubelet"
 
 
 @pytest.mark.parametrize(
-    ("line", "policy"),
+    ("line", "root_dir"),
     [
-        ("--cpu-manager-policy=static", "static"),
-        ("  --cpu-manager-policy static\t", "static"),
-        ("--v=2 --cpu-manager-policy='static'", "static"),
-        ('"--cpu-manager-policy=stat"ic', "static"),
-        (" # --cpu-manager-policy=static", "none"),
+        ("--root-dir=/a", "/a"),
+        ("  --root-dir /a\t", "/a"),
+        ("--v=2 --root-dir='/a'", "/a"),
+        ('"--root-dir=/a"b', "/ab"),
+        (" # --root-dir=/a", "/var/snap/microk8s/common/var/lib/kubelet"),
     ],
 )
-def test_arguments_of_microk8s(tmp_path: Path, line: str, policy: str) -> None:
+def test_arguments_of_microk8s(tmp_path: Path, line: str, root_dir: str) -> None:
     """Its kubelite removes quotes, splits lines at blanks, and expands variables with and without braces."""
     node = Node(tmp_path, "microk8s", running=False)
     path = "/var/snap/microk8s/current/args/kubelet"
     usual = node.path(path).read_text()
     node.write(path, f"{usual}{line}\n")
-    assert node.described()["cpu_manager"]["policy"] == policy
+    assert node.described()["root_dir"] == root_dir
     node.write(
         path, '--root-dir="$SNAP_DATA/kubelet"\n--container-runtime-endpoint "${SNAP_COMMON}/run/containerd.sock"\n'
     )
@@ -166,19 +162,19 @@ def test_flags_in_the_unit_of_a_stopped_kubelet(tmp_path: Path) -> None:
 
 def test_drop_ins_of_k3s(tmp_path: Path) -> None:
     node = Node(tmp_path, "k3s")
-    node.write("/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/10-cpu.conf", "cpuManagerPolicy: static\n")
-    assert node.described()["cpu_manager"]["policy"] == "static"
-
-
-@pytest.mark.parametrize("state", ["", "{", "[]", '{"policyName": 7}', "[" * 100000, '{"policyName": ""}'])
-def test_a_damaged_state_of_the_cpu_manager_is_unknown(tmp_path: Path, state: str) -> None:
-    node = Node(tmp_path)
-    node.write("/var/lib/kubelet/cpu_manager_state", state)
-    assert node.described()["cpu_manager"]["last_policy"] is None
+    path = "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/10-a.conf"
+    node.write(path, "containerRuntimeEndpoint: /x\n")
+    assert path in node.described()["config_files"]
 
 
 @pytest.mark.parametrize(
-    "content", ["cpuManagerPolicy: [", "- cpuManagerPolicy: static", "cpuManagerPolicy: \xff", "{" * 2000000]
+    "content",
+    [
+        "containerRuntimeEndpoint: [",
+        "- containerRuntimeEndpoint: /x",
+        "containerRuntimeEndpoint: \xff",
+        "{" * 2000000,
+    ],
 )
 def test_a_damaged_configuration_is_a_problem(tmp_path: Path, content: str) -> None:
     node = Node(tmp_path)
@@ -187,8 +183,8 @@ def test_a_damaged_configuration_is_a_problem(tmp_path: Path, content: str) -> N
     found = node.described()
     assert len(found["problems"]) == 1
     assert CONFIG in found["problems"][0]["message"]
-    # The file may set these values, so they are unknown.
-    assert (found["cri_endpoint"], found["engine"], found["cpu_manager"]["policy"]) == (None, None, None)
+    # The file may set the endpoint, so it is unknown.
+    assert (found["cri_endpoint"], found["engine"]) == (None, None)
 
 
 def test_a_pipe_in_place_of_the_configuration(tmp_path: Path) -> None:
@@ -201,9 +197,8 @@ def test_a_pipe_in_place_of_the_configuration(tmp_path: Path) -> None:
 def test_values_of_other_types_are_ignored(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.runs("kubelet.service", PID, "/usr/bin/kubelet", f"--config={CONFIG}")
-    node.write(CONFIG, f"cpuManagerPolicy: [static]\ncontainerRuntimeEndpoint: {CRIO}\n")
-    found = node.described()
-    assert (found["cpu_manager"]["policy"], found["cri_endpoint"]) == ("none", CRIO)
+    node.write(CONFIG, f"containerRuntimeEndpoint: [{CRIO}]\n")
+    assert node.described()["cri_endpoint"] == "unix:///run/containerd/containerd.sock"
 
 
 def test_only_files_with_settings_need_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +206,7 @@ def test_only_files_with_settings_need_a_package(tmp_path: Path, monkeypatch: py
     node = Node(tmp_path)
     found, missing = info.describe_kubernetes(node.host)
     assert (missing, found["problems"]) == (None, [])
-    node.write(CONFIG, "cpuManagerPolicy: static\n")
+    node.write(CONFIG, "containerRuntimeEndpoint: /x\n")
     found, missing = info.describe_kubernetes(node.host)
     assert missing == "yaml"
     assert [problem["code"] for problem in found["problems"]] == ["package-missing"]
@@ -224,22 +219,11 @@ def test_flags_in_the_files_of_k3s(tmp_path: Path) -> None:
     node.write(
         "/etc/rancher/k3s/config.yaml", "kubelet-arg:\n  - v=2\n  - root-dir=/old\n  - container-runtime-endpoint=/x\n"
     )
-    node.write("/etc/rancher/k3s/config.yaml.d/50-cpu.yaml", "kubelet-arg: root-dir=/data/kubelet\n")
-    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [--cpu-manager-policy=static, 7]\n")
-    node.write("/data/kubelet/cpu_manager_state", '{"policyName":"static"}')
+    node.write("/etc/rancher/k3s/config.yaml.d/50-cpu.yaml", "kubelet-arg: root-dir=/data\n")
+    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [--root-dir=/data/kubelet, 7]\n")
     found = node.described()
     assert found["problems"] == []
     assert (found["root_dir"], found["cri_endpoint"]) == ("/data/kubelet", CRIO)
-    assert found["cpu_manager"] == {"policy": "static", "last_policy": "static"}
-    # With a damaged file the policy is unknown.
-    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg: [cpu-manager-policy=static\n")
+    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg: [root-dir=/data\n")
     found = node.described()
     assert [problem["code"] for problem in found["problems"]] == ["file-invalid"]
-    assert found["cpu_manager"]["policy"] is None
-
-
-def test_a_stopped_kubelet_of_k0s(tmp_path: Path) -> None:
-    node = Node(tmp_path, "k0s", running=False)
-    node.write("/var/lib/k0s/kubelet/cpu_manager_state", '{"policyName":"static"}')
-    # k0s passes the policy to the kubelet only when it starts.
-    assert node.described()["cpu_manager"] == {"policy": None, "last_policy": "static"}
