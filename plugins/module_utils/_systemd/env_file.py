@@ -11,26 +11,9 @@ The rules are those of parse_env_file_internal() in src/basic/env-file.c (240 to
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
-
-# Before this release, a backslash at the end of a comment makes the next line part of the comment. First without this
-# rule 254, last with it 253 (src/basic/env-file.c).
-_COMMENTS_END_SINCE = 254
-# systemd's library, whose name contains the release, and which every program of systemd loads.
-_LIBRARIES = (
-    "/usr/lib/systemd/libsystemd-shared-*.so",
-    "/usr/lib64/systemd/libsystemd-shared-*.so",
-    "/usr/lib/*/systemd/libsystemd-shared-*.so",
-    "/lib/systemd/libsystemd-shared-*.so",
-)
-_RELEASE = re.compile(r"libsystemd-shared-([0-9]+)")
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"[^\r\n]*")
@@ -49,33 +32,23 @@ _ESCAPED = re.compile(r"\\([\"\\`$])|\\\n|\\\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def read(host: hostfs.HostFS, path: str, text: str) -> dict[str, str]:
-    """Return the variables that the file ``path`` with the content ``text`` sets on this host.
+def read(path: str, text: str) -> dict[str, str]:
+    """Return the variables that the file ``path`` with the content ``text`` sets.
 
-    Raises HostError if that depends on the release of systemd, and the release is unknown.
+    Raises HostError if that depends on the release of systemd: 253 and older take the line after a comment that ends
+    with a backslash for a part of the comment, 254 and newer do not (src/basic/env-file.c).
     """
     found = parse(text)
     continued = _CONTINUED_COMMENT.search(text)
-    older = parse(text, joins_comments=True) if continued is not None else found
-    if continued is None or older == found:
-        return found
-    release = _systemd_release(host)
-    if release is None:
+    if continued is not None and parse(text, joins_comments=True) != found:
         line, _column = core_text.position(text, continued.start())
         raise errors.with_advice(
             errors.HostError,
-            f"{path}, line {line}: this comment ends with a backslash, so it includes the next line before systemd"
-            f" {_COMMENTS_END_SINCE}, and not since then. The release of systemd on this host is unknown.",
+            f"{path}, line {line}: this comment ends with a backslash, so it includes the next line before systemd 254,"
+            " and not since then.",
             "Remove the backslash.",
         )
-    return older if release < _COMMENTS_END_SINCE else found
-
-
-def _systemd_release(host: hostfs.HostFS) -> int | None:
-    """Return the release of systemd on the host, None if it is unknown or if there are several."""
-    names = {_RELEASE.search(name) for pattern in _LIBRARIES for name in host.glob(pattern)}
-    releases = {int(match.group(1)) for match in names if match is not None}
-    return next(iter(releases)) if len(releases) == 1 else None
+    return found
 
 
 def parse(text: str, joins_comments: bool = False) -> dict[str, str]:

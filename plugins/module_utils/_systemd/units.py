@@ -229,7 +229,7 @@ def load_unit(
     environment = {key: specified.expand(value) for key, value in settings.environment.items()}
     for setting in settings.values("Service", "EnvironmentFile"):
         for file in _environment_files(host, specified.expand(setting[setting.startswith("-") :])):
-            environment.update(env_file.read(host, file, _text(host, file)))
+            environment.update(env_file.read(file, _text(host, file)))
     for removed in settings.values("Service", "UnsetEnvironment"):
         for variable, sign, value in (word.partition("=") for word in _words(specified.expand(removed))):
             if not sign or environment.get(variable) == value:
