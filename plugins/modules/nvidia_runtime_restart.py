@@ -21,8 +21,8 @@ description:
     previous files only if a run that was killed may have started it with the new files.
   - After the restart, a health probe checks the running engine, because the unit of an engine that does not work can
     be active. Docker's API must report the runtimes and the default. containerd's CRI plugin must be loaded and report
-    the runtimes. CRI-O's socket must answer. The settings that the daemon reports must match its files. For CRI-O, if
-    the host has C(crictl), the module then starts a test pod with each runtime of O(expect).
+    the runtimes. CRI-O's socket must answer and report the runtimes of O(expect). The settings that the daemon reports
+    must match its files.
   - The same health probe runs before the restart. If a check fails before and after it, for example because nothing
     answers on the socket, the new files are not the cause. The files then stay, and a warning says that the health of
     the engine cannot be determined. If a check fails only after the restart, the module rolls back.

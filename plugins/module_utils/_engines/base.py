@@ -332,7 +332,7 @@ class Daemon(InstalledEngine, t.Protocol):
         """
 
     def check_runtimes(
-        self, host: hostfs.HostFS, installation: Installation, runtimes: t.Sequence[str], run: core_plan.Runner
+        self, host: hostfs.HostFS, installation: Installation, runtimes: t.Sequence[str]
     ) -> tuple[list[str], list[str]]:
         """Return what prevents a healthy daemon from using ``runtimes``, and what could not be checked."""
 
@@ -399,7 +399,7 @@ class EngineDefaults:
         return None
 
     def check_runtimes(
-        self, _host: hostfs.HostFS, _installation: Installation, _runtimes: t.Sequence[str], _run: core_plan.Runner
+        self, _host: hostfs.HostFS, _installation: Installation, _runtimes: t.Sequence[str]
     ) -> tuple[list[str], list[str]]:
         return [], []
 

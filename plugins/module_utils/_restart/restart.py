@@ -235,7 +235,7 @@ class Restart:
             return self._keep_new_files()
         if not result.problems:
             runtimes = self.options.expect.runtimes
-            problems, untested = self.engine.check_runtimes(self.host, self.installation, runtimes, self.run)
+            problems, untested = self.engine.check_runtimes(self.host, self.installation, runtimes)
             self.warnings += untested
             result = result._replace(problems=tuple(problems))
         if result.problems:

@@ -112,7 +112,7 @@ IN_FUNCTIONS = {
     },
     "_engines.containerd.engine": {"_rpc.cri"},
     "_engines.containerd.plan": {"_engines.nvidia_files"},
-    "_engines.crio.engine": {"_engines.crio.live", "_rpc.cri"},
+    "_engines.crio.engine": {"_rpc.cri"},
     "_engines.requirements": {"_engines.configure", "_engines.parameters"},
     "_tasks.runtime_config": {"_documents.json_document", "_kubernetes.distributions", "_kubernetes.kubelet"},
     "_toolkit.directory.directory": {"_toolkit.directory.store"},

@@ -85,14 +85,25 @@ class Crio(toml_plan.TomlEngine):
 
     def _reports_other_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports other runtimes, default or CDI directories than its files have."""
+        reported = self._reported(host, installation)
         try:
-            # `crio status config` sends the same request (server/inspect.go, 1.24 to 1.36).
+            files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
+        except errors.NvidiaError:
+            return False
+        return reported is not None and not files.matches_report(reported)
+
+    @staticmethod
+    def _reported(host: hostfs.HostFS, installation: engines_base.Installation) -> dict[str, t.Any] | None:
+        """Return the configuration that the running CRI-O reports, None if it reports none.
+
+        `crio status config` sends the same request (server/inspect.go, 1.24 to 1.36).
+        """
+        try:
             answer = unix_socket.http_request(host.real_path(installation.socket), "GET", "/config")
             reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
-            files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
-            return answer.status == _OK and not files.matches_report(reported)
         except (OSError, ValueError, errors.NvidiaError):
-            return False
+            return None
+        return reported if answer.status == _OK else None
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -127,18 +138,16 @@ class Crio(toml_plan.TomlEngine):
         return runtime in (*crio_config.builtin_runtimes(version), *state.runtimes, *state.flagged_runtimes)
 
     def check_runtimes(
-        self,
-        host: hostfs.HostFS,
-        installation: engines_base.Installation,
-        runtimes: t.Sequence[str],
-        run: core_plan.Runner,
+        self, host: hostfs.HostFS, installation: engines_base.Installation, runtimes: t.Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        # Imported here because only a restart needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
-            live as crio_live,
-        )
-
-        return crio_live.check_runtimes(host, run, installation.socket, runtimes)
+        reported = self._reported(host, installation)
+        if reported is None:
+            unknown = f"CRI-O does not report its runtimes on {installation.socket}, so they were not checked."
+            return [], [unknown] if runtimes else []
+        # CRI-O removes a runtime whose program is missing (ValidateRuntimes in pkg/config/config.go, 1.24 to 1.36).
+        tables = toml_plan.lookup(reported, crio_config.RUNTIMES)
+        missing = [name for name in runtimes if not isinstance(tables, dict) or name not in tables]
+        return [f"CRI-O reports no runtime {name}. Its journal says why it ignores it" for name in missing], []
 
     def health_problem(
         self,

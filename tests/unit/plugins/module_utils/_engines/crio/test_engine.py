@@ -349,6 +349,28 @@ def test_later_process_reports_the_applied_files(answer: str, outdated: bool) ->
             assert is_outdated(tree)
 
 
+@pytest.mark.parametrize(
+    ("answer", "problems", "warnings"),
+    [
+        (REPORTED, ["CRI-O reports no runtime nvidia."], []),
+        (f'{REPORTED}[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n', [], []),
+        ("HTTP/1.0 200 OK\r\n\r\n[crio.runtime]\nruntimes = 1\n", ["CRI-O reports no runtime runc.", "CRI-O"], []),
+        ("", [], ["CRI-O does not report its runtimes on /var/run/crio/crio.sock"]),
+    ],
+)
+def test_the_runtimes_of_a_running_crio(answer: str, problems: list[str], warnings: list[str]) -> None:
+    with short_folder() as root:
+        tree = set_up(Tree(root, "crio"))
+        path = root / "var/run/crio/crio.sock"
+        path.parent.mkdir(parents=True)
+        handler = type("Handler", (Reporting,), {"answer": answer.encode()})
+        with serving(socketserver.UnixStreamServer(str(path), handler), path):
+            found = CRIO.check_runtimes(tree.host, CRIO.inspect(tree.host), ["runc", "nvidia"])
+    for texts, expected in zip(found, (problems, warnings)):
+        assert len(texts) == len(expected)
+        assert all(text.startswith(start) for text, start in zip(texts, expected))
+
+
 @pytest.mark.parametrize(("late", "action"), [(True, Action.RESTART), (False, Action.NONE)])
 def test_required_action(running: Tree, late: bool, action: Action) -> None:
     state = CRIO.configured(HostFiles(running.host, "crio").context(MAIN, None, None))
