@@ -33,7 +33,6 @@ _DEVICE = re.compile(r"(?:(?:GPU|MIG)-[0-9A-Fa-f-]{36}|MIG-GPU-[0-9A-Fa-f-]{36}/
 _DRA_GPU = "gpu.nvidia.com"
 _CHECK_POD = "Look at the pod of the device plugin on this node, and at its log."
 _RESTART = "Restart the pod of the device plugin on this node."
-_RUN_ONE = "Run one device plugin with one configuration on this node, and restart its pod."
 _RESTART_DRIVER = "Restart the pod of the DRA driver on this node."
 
 
@@ -49,11 +48,6 @@ class Resource(t.NamedTuple):
     recorded: frozenset[str] | None
     held: frozenset[str]
     entries: tuple[dict[str, t.Any], ...] = ()
-
-    @staticmethod
-    def bases_of(entry: t.Mapping[str, t.Any]) -> frozenset[str]:
-        """Return the UUIDs of the devices that a container holds."""
-        return _bases(report.texts(entry.get("devices")))
 
 
 class NodeFacts:
@@ -72,7 +66,7 @@ class NodeFacts:
         # The UUIDs of the GPUs and MIG devices among them.
         self.offered = _bases(self.allocatable)
         self.drivers = [row for row in report.rows(part.get("dra_drivers")) if report.text(row.get("name")) == _DRA_GPU]
-        self.processes = report.rows(part.get("plugin_processes"))
+        self.processes = [pid for pid in part.get("plugin_processes") or () if report.number(pid) is not None]
         self.pods = report.texts(part.get("plugin_pods"))
         self.logs = [row for row in report.rows(part.get("plugin_logs")) if "log" in row]
         self.usable = frozenset(report.texts(facts.gpus.get("advertised")))
@@ -266,7 +260,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
 
 def _missing(node: NodeFacts) -> report.Finding:
     """Return the finding about a node without registered plugin. It is no problem if no pod of a plugin is there."""
-    running = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
+    running = list(map(str, node.processes))
     state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
     pods = f" Its pods on this node: {core_text.listed(node.pods)}." if node.pods else ""
     message = f"The node has GPUs, but no device plugin and no DRA driver offers them to the kubelet; {state}.{pods}"
@@ -348,56 +342,6 @@ def _lost(node: NodeFacts) -> t.Iterator[str]:
             yield name
 
 
-def duplicates(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding if two resources or two plugins offer the same GPU."""
-    node = NodeFacts(facts)
-    if not node.runs:
-        return
-    names: dict[str, set[str]] = {}
-    kinds: dict[str, set[bool]] = {}
-    parents = _parents(facts)
-    for found in node.resources:
-        for device in filter(_is_uuid, found.allocatable):
-            names.setdefault(_base(device), set()).add(found.name)
-            kinds.setdefault(_base(device), set()).add(_REPLICA in device)
-    twice = [base for base in names if len(names[base]) > 1 or len(kinds[base]) > 1 or parents.get(base) in names]
-    if twice:
-        resources = sorted({name for base in twice for name in (*names[base], *names.get(parents.get(base, ""), ()))})
-        message = (
-            f"The kubelet offers the same GPU more than once, as {core_text.listed(resources)}:"
-            f" {core_text.listed(sorted(twice))}."
-        )
-        yield report.warning("gpu-offered-twice", PLUGIN, message, _RUN_ONE)
-    if len(node.processes) > 1:
-        pids = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
-        message = (
-            f"Several device plugins of NVIDIA run (processes {core_text.listed(pids)}). Each replaces the socket and"
-            " the registration of the others."
-        )
-        advice = "Remove one of them, such as the one of the Helm chart or the one of the GPU operator."
-        yield report.warning("gpu-offered-twice", PLUGIN, message, advice)
-    if node.allocatable and any(_listens(driver) for driver in node.drivers):
-        message = f"A device plugin and the DRA driver {_DRA_GPU} both offer GPUs, so pods may get the same GPU."
-        advice = "Disable GPUs in one of them (resources.gpus.enabled of the DRA driver's Helm chart)."
-        yield report.warning("gpu-offered-twice", _DRA_GPU, message, advice)
-
-
-def older_than_driver(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a device plugin that started before the driver was loaded."""
-    pids = [
-        str(row.get("pid"))
-        for row in report.rows(facts.kubernetes.get("plugin_processes"))
-        if row.get("before_driver") is True
-    ]
-    if pids and NodeFacts(facts).applies:
-        message = (
-            f"The device plugin (process {core_text.listed(pids)}) started before the driver was loaded. It reads the"
-            " GPUs only when it starts, and waits without end if it found no driver and failOnInitError is false."
-        )
-        explains = (*report.PLUGIN_STATES, *report.MISSING_DEVICES)
-        yield report.warning("device-plugin-outdated", PLUGIN, message, _RESTART, explains)
-
-
 # -- devices ---------------------------------------------------------------------------------------------------------
 
 
@@ -458,8 +402,7 @@ def mig(facts: report.HostFacts) -> report.Findings:
         messages.append(f"The kubelet offers MIG devices that the driver does not have: {core_text.listed(stale)}.")
     if messages:
         advice = f"{_RESTART} If MIG mode is on, set its MIG strategy to single or mixed."
-        explains = (*report.MISSING_DEVICES, report.Consequence("gpu-offered-twice", advice=_RUN_ONE))
-        yield report.critical("device-plugin-outdated", PLUGIN, " ".join(messages), advice, explains)
+        yield report.critical("device-plugin-outdated", PLUGIN, " ".join(messages), advice, report.MISSING_DEVICES)
 
 
 def gpus_in_mig_mode(facts: report.HostFacts) -> frozenset[str]:
@@ -472,15 +415,5 @@ def _gpus(facts: report.HostFacts) -> list[dict[str, t.Any]]:
     return report.rows(facts.gpus.get("devices"))
 
 
-def _parents(facts: report.HostFacts) -> dict[str, str]:
-    """Return the UUID of the GPU of each MIG device."""
-    return {
-        report.text(part.get("uuid")): report.text(row.get("uuid"))
-        for row in _gpus(facts)
-        for part in report.rows(row.get("mig_devices"))
-        if report.text(part.get("uuid"))
-    }
-
-
 # A rule comes before those whose findings it explains.
-RULES = (kubelet_stopped, engine, older_than_driver, mig, plugins, duplicates, devices)
+RULES = (kubelet_stopped, engine, mig, plugins, devices)

@@ -83,20 +83,4 @@ def _pods(entries: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:
     return list(dict.fromkeys(f"{namespace}/{pod}" if namespace else f"the pod {pod}" for namespace, pod in names))
 
 
-def in_mig_mode(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for pods that hold a whole GPU whose MIG mode was switched on later, with any MIG strategy."""
-    node = rules_kubernetes.NodeFacts(facts)
-    if not node.runs:
-        return
-    for uuid in sorted(rules_kubernetes.gpus_in_mig_mode(facts)):
-        pods = _pods(entry for found in node.resources for entry in found.entries if uuid in found.bases_of(entry))
-        if pods:
-            message = f"MIG mode is on for {uuid}, which {core_text.listed(pods)} holds as a whole GPU and cannot use."
-            advice = (
-                "Delete the pod, so that a new one gets a MIG device. Restart the pod of the device plugin if it still"
-                " offers the whole GPU."
-            )
-            yield report.critical("pod-holds-mig-gpu", uuid, message, advice)
-
-
-RULES = (injection, in_mig_mode)
+RULES = (injection,)

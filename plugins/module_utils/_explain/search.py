@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
@@ -97,7 +96,6 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
         raise errors.NvidiaError("An offline tree has no containers. Run the task without container.")
     searched: list[str] = []
     candidates: list[_Candidate] = []
-    listed: list[str] = []
     for target in _targets(selector, host):
         try:
             place = _Place(name, target, selector, host, run)
@@ -105,18 +103,12 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
         except _EngineError as error:
             searched.append(f"{target} ({error})")
             continue
-        # Another socket may be that of another engine.
-        listed += [] if selector.socket else [str(target)]
         searched.append(f"{target} ({place.state.socket or place.state.binary})")
     if selector.engine in (None, *_CRI_ENGINES):
         others = _bundles(name, candidates, host)
         candidates += [other for other in others if selector.engine in (None, other.engine)]
         searched.append("bundles of running containers")
-    matching = _matching(name, candidates)
-    never_created = None if matching else _of_kubelet(name, listed, host, run)
-    if never_created is not None:
-        return never_created
-    chosen = _only(name, matching, searched)
+    chosen = _only(name, _matching(name, candidates), searched)
     try:
         return chosen.read()
     except (_EngineError, ValueError) as error:
@@ -145,26 +137,12 @@ def _only(name: str, found: t.Sequence[_Candidate], searched: t.Sequence[str]) -
             " ID."
         )
     places = ", ".join(searched) or "no engine is installed"
+    pod = name.rpartition("/")[0].rpartition("/")[2] if _IN_POD.fullmatch(name) else ""
+    advice = f" If it was never created, `kubectl describe pod {pod}` says why." if pod else ""
     raise errors.HostError(
         f"No container has the name or ID {name!r}. Searched: {places}. Correct {errors.option:container}, or select"
-        " the engine."
+        f" the engine.{advice}"
     )
-
-
-def _of_kubelet(
-    name: str, listed: t.Collection[str], host: hostfs.HostFS, run: core_plan.Runner
-) -> FoundContainer | None:
-    """Return a container of a pod that was never created, with the last error of the pod; None if there is none.
-
-    ``listed`` are the targets that do not have it.
-    """
-    error = pod_errors.last_error(host, run, name, listed) if _IN_POD.fullmatch(name) else None
-    if error is None:
-        return None
-    container = explain_record.Container(
-        error.engine, "", name, explain_record.CREATED, error=error.message, requests_known=False, in_pod=True
-    )
-    return FoundContainer(container, EngineState())
 
 
 def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:

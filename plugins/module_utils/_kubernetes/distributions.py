@@ -28,7 +28,6 @@ class Distribution(t.NamedTuple):
     - ``root_dir``, ``endpoint``, ``config``: the defaults of the distribution; ``config`` is a file.
     - ``config_dir``: the directory of drop-ins for the kubelet configuration, relative to ``data_dir``.
     - ``arguments``: a file with the arguments of the kubelet.
-    - ``log``: the file into which the kubelet writes messages, relative to ``data_dir``. Empty for the journal.
     - ``in_process``: the kubelet is a part of another program, whose flags are not those of the kubelet.
     """
 
@@ -42,15 +41,13 @@ class Distribution(t.NamedTuple):
     data_dir: str = ""
     config_dir: str = ""
     arguments: str = ""
-    log: str = ""
     in_process: bool = False
 
 
 # The root directory and the CRI endpoint are the kubelet's defaults (cmd/kubelet/app/options/options.go and
 # pkg/kubelet/apis/config/v1beta1/defaults.go of Kubernetes 1.27 and newer). The differences of the distributions:
 # - K3s 1.34: pkg/agent/config/config_linux.go (socket), pkg/daemons/agent/agent_linux.go (config-dir).
-# - RKE2 1.34 runs the kubelet as a child process with the same settings (pkg/executor/pebinary/pebinary.go), and writes
-#   its output into a file (pkg/cli/defaults/defaults.go).
+# - RKE2 1.34 runs the kubelet as a child process with the same settings (pkg/executor/pebinary/pebinary.go).
 # - k0s 1.36: pkg/component/worker/kubelet.go (arguments, configuration in the run directory).
 # - MicroK8s 1.33: microk8s-resources/default-args/kubelet.
 _USUAL_ROOT, _USUAL_ENDPOINT = "/var/lib/kubelet", "unix:///run/containerd/containerd.sock"
@@ -66,7 +63,7 @@ _ROWS = (
     ),
     Distribution(
         "rke2", _RKE2.services, ("kubelet",), "rke2", _USUAL_ROOT, f"unix://{_RKE2.cri}",
-        data_dir="/var/lib/rancher/rke2", config_dir=_RANCHER_CONFIG_DIR, log="agent/logs/kubelet.log",
+        data_dir="/var/lib/rancher/rke2", config_dir=_RANCHER_CONFIG_DIR,
     ),
     Distribution(
         "k0s", _K0S.services, ("kubelet",), "k0s", "/var/lib/k0s/kubelet", f"unix://{_K0S.cri}",

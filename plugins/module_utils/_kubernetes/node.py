@@ -46,8 +46,8 @@ def add_kubelet(
     report["dra_drivers"] = [_describe_driver(driver) for driver in plugins.dra_drivers(host, settings.root_dir, probe)]
     pods, processes = plugins.plugin_pods(host), plugins.plugin_processes(host)
     report["plugin_pods"] = list(dict.fromkeys(pod.pod for pod in pods))
-    report["plugin_processes"] = [process._asdict() for process in processes]
-    report["device_list_strategies"] = strategies.strategies(host, [process.pid for process in processes], answered)
+    report["plugin_processes"] = processes
+    report["device_list_strategies"] = strategies.strategies(host, processes, answered)
     _add_programs(host, report, pods)
     report["nri_plugin"] = plugins.has_nri_plugin(host)
     return settings.missing_package

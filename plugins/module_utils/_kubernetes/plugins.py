@@ -52,12 +52,6 @@ _POD_LOGS, _PLUGIN_CONTAINERS = "/var/log/pods", ("nvidia-device-plugin-ctr", "n
 # The default socket of NRI (pkg/api/plugin.go of containerd/nri 0.12), and the names of the program in the container of
 # the toolkit (deployments/container/Dockerfile of nvidia-container-toolkit 1.20); the GPU operator uses the first.
 _NRI_SOCKET, _TOOLKIT_PROGRAMS = "/run/nri/nri.sock", ("nvidia-toolkit", "nvidia-ctk-installer")
-# A thread that the kernel module nvidia starts when it is loaded, so its age is that of the driver
-# (nv_module_state_init in kernel-open/nvidia/nv.c of open-gpu-kernel-modules 580). The times of files in /sys and of
-# device nodes do not show it.
-_DRIVER_THREAD = "nv_queue"
-# The accuracy of start times: one second, in clock ticks.
-_ACCURACY = os.sysconf("SC_CLK_TCK")
 
 # Seconds for one socket, and for all sockets together. A plugin answers within milliseconds.
 _SOCKET_TIMEOUT, _ALL_TIMEOUT = 2.0, 6.0
@@ -84,13 +78,6 @@ class Driver(t.NamedTuple):
     name: str
     sockets: tuple[Socket, ...]
     registration: tuple[Socket, ...]
-
-
-class Process(t.NamedTuple):
-    """A process of NVIDIA's device plugin. ``before_driver``: it is older than the loaded driver; None if unknown."""
-
-    pid: int
-    before_driver: bool | None
 
 
 class Probe:
@@ -182,20 +169,12 @@ def dra_drivers(host: hostfs.HostFS, root_dir: str, probe: Probe) -> list[Driver
     return found
 
 
-def plugin_processes(host: hostfs.HostFS) -> list[Process]:
+def plugin_processes(host: hostfs.HostFS) -> list[int]:
     """Return the processes of NVIDIA's device plugin that run as root."""
-    if not host.live:
-        return []
-    names = processes.all_names(host)
-    threads = [processes.start_ticks(host, pid) for pid, name in names.items() if name == _DRIVER_THREAD]
-    driver = min((ticks for ticks in threads if ticks is not None), default=None)
-    pids = [pid for pid, name in names.items() if name == _PLUGIN_PROGRAM[:15] and processes.uid_of(host, pid) == 0]
-    found = []
-    for pid in sorted(pids):
-        started = processes.start_ticks(host, pid)
-        older = None if started is None or driver is None else started < driver - _ACCURACY
-        found.append(Process(pid, older))
-    return found
+    names = processes.all_names(host) if host.live else {}
+    return sorted(
+        pid for pid, name in names.items() if name == _PLUGIN_PROGRAM[:15] and processes.uid_of(host, pid) == 0
+    )
 
 
 def has_nri_plugin(host: hostfs.HostFS) -> bool:

@@ -81,10 +81,6 @@ def driver(*listens: bool | None, name: str = "gpu.nvidia.com") -> dict[str, t.A
     return {"name": name, "sockets": [{"path": f"/s{number}", "listens": each} for number, each in enumerate(listens)]}
 
 
-def process(pid: int = 41, before: bool | None = False) -> dict[str, t.Any]:
-    return {"pid": pid, "before_driver": before}
-
-
 def kubernetes(**other: t.Any) -> dict[str, t.Any]:
     """A node that offers all of its GPUs."""
     return {
@@ -100,7 +96,7 @@ def kubernetes(**other: t.Any) -> dict[str, t.Any]:
         "claims": [],
         "device_plugins": [socket()],
         "plugin_pods": ["nvidia/plugin-x7k2p"],
-        "plugin_processes": [process()],
+        "plugin_processes": [41],
         "dra_drivers": [],
         "problems": [],
         **other,

@@ -29,7 +29,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubernetes_reports i
     gpus,
     log,
     parts,
-    process,
     resource,
     socket,
 )
@@ -168,7 +167,7 @@ def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
     assert "did you set the docker default runtime to `nvidia`?" in found[0]["text"]
     assert "containerd starts the containers of a pod with runc unless" in found[0]["text"]
     assert "runtimeClassName: nvidia" in found[0]["advice"]
-    waiting = {**NOTHING, "plugin_processes": [process()]}
+    waiting = {**NOTHING, "plugin_processes": [41]}
     assert ids(tmp_path, engines=engines, **waiting) == [("pod-without-runtime", "critical")]
     # A node without a device plugin, such as one whose pods select GPUs by the RuntimeClass alone.
     assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-not-serving", "info")]
@@ -182,7 +181,7 @@ def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nvidia", [True, False])
-@pytest.mark.parametrize("processes", [[], [process()]])
+@pytest.mark.parametrize("processes", [[], [41]])
 def test_a_plugin_that_had_registered_has_loaded_nvml(
     tmp_path: Path, processes: list[dict[str, t.Any]], nvidia: bool
 ) -> None:
@@ -209,7 +208,7 @@ def test_a_plugin_that_ends_again_and_again(tmp_path: Path) -> None:
     assert found["id"] == "device-plugin-not-serving"
     assert "/7.log" in found["advice"]
     # It runs, so a restart may help.
-    (found,) = findings(tmp_path, **{**lost, "plugin_processes": [process()]}, plugin_logs=[log(7)])
+    (found,) = findings(tmp_path, **{**lost, "plugin_processes": [41]}, plugin_logs=[log(7)])
     assert "Restart" in found["advice"]
 
 
@@ -257,18 +256,6 @@ def test_a_pod_that_was_started_without_the_runtime(tmp_path: Path, default: str
     assert findings(tmp_path, **{**given, "device_list_strategies": ["cdi-cri"]}) == []
 
 
-@pytest.mark.parametrize("name", [GPU, MIG])
-def test_a_pod_that_holds_a_gpu_in_mig_mode(tmp_path: Path, name: str) -> None:
-    """With the strategies single and mixed, the plugin offers the MIG devices now."""
-    resources = [resource(name, (M1,)), resource("nvidia.com/gpu", (), None, held=(A,))]
-    if name == GPU:
-        resources = [resource(GPU, (M1,), held=(A,))]
-    found = findings(tmp_path, gpus=gpus(gpu(A, M1)), resources=resources)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("pod-holds-mig-gpu", "critical")]
-    assert "ml/train" in found[0]["text"]
-    assert A in found[0]["text"]
-
-
 def test_nothing_is_missing_without_usable_gpus(tmp_path: Path) -> None:
     assert (
         ids(tmp_path, gpus={**gpus(), "devices": [], "advertised": []}, engines=[containerd("runc")], **NOTHING) == []
@@ -297,7 +284,7 @@ def test_no_plugin(tmp_path: Path) -> None:
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-not-serving", "critical")]
     assert "delete the pod" in found[0]["advice"]
     assert "no process of NVIDIA's plugin runs. Its pods on this node: nvidia/plugin-x7k2p." in found[0]["text"]
-    waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [process(41)]})
+    waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [41]})
     assert "its process 41 runs" in waiting[0]["text"]
 
 
@@ -341,45 +328,6 @@ def test_a_lost_registration(tmp_path: Path) -> None:
     # The checkpoint was lost, and pods still hold devices.
     held = [resource(devices=(), recorded=None, held=(A,))]
     assert ids(tmp_path, resources=held, device_plugins=[]) == [("device-plugin-not-serving", "critical")]
-
-
-def test_several_plugins(tmp_path: Path) -> None:
-    found = findings(tmp_path, plugin_processes=[process(41), process(42)])
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("gpu-offered-twice", "warning")]
-    assert "processes 41, 42" in found[0]["text"]
-    found = findings(tmp_path, dra_drivers=[driver(True)])
-    assert [(finding["id"], finding["subject"]) for finding in found] == [("gpu-offered-twice", "gpu.nvidia.com")]
-    assert findings(tmp_path, dra_drivers=[driver(True, name="compute-domain.nvidia.com")]) == []
-
-
-@pytest.mark.parametrize(
-    ("devices", "resources"),
-    [
-        ((gpu(A), gpu(B)), [resource(GPU, (A, B)), resource(SHARED, (f"{A}::0", f"{A}::1"))]),
-        ((gpu(A), gpu(B)), [resource(GPU, (A, f"{A}::0", B))]),
-        ((gpu(A), gpu(B)), [resource(GPU, (A, B)), resource("example.com/gpu", (B,))]),
-    ],
-)
-def test_a_gpu_in_two_resources(
-    tmp_path: Path, devices: tuple[dict[str, t.Any], ...], resources: list[dict[str, t.Any]]
-) -> None:
-    assert ids(tmp_path, gpus=gpus(*devices), resources=resources) == [("gpu-offered-twice", "warning")]
-
-
-def test_a_gpu_and_its_mig_device(tmp_path: Path) -> None:
-    given = {"gpus": gpus(gpu(A, M1)), "resources": [resource(GPU, (A,)), resource(MIG, (M1,))]}
-    found = findings(tmp_path, **given)
-    assert [finding["id"] for finding in found] == ["device-plugin-outdated"]
-    assert "gpu-offered-twice" in found[0]["text"]
-
-
-def test_a_plugin_from_before_the_driver(tmp_path: Path) -> None:
-    early = {"plugin_processes": [process(before=True)]}
-    assert ids(tmp_path, **early) == [("device-plugin-outdated", "warning")]
-    found = findings(tmp_path, **{**NOTHING, **early})
-    assert [finding["id"] for finding in found] == ["device-plugin-outdated"]
-    assert "device-plugin-not-serving" in found[0]["text"]
-    assert ids(tmp_path, plugin_processes=[process(before=None)]) == []
 
 
 # -- devices ---------------------------------------------------------------------------------------------------------

@@ -35,9 +35,6 @@ if t.TYPE_CHECKING:
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 ONE, TWO, THREE = ("3a3a" + "0" * 60, "3a3b" + "0" * 60, "5cba" + "0" * 60)
 TASKS = "/run/containerd/io.containerd.runtime.v2.task"
-UNIT = "/usr/lib/systemd/system/kubelet.service"
-START = "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix://{}\n"
-FAILURE = 'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="no device" pod="default/train-1" podUID="u1"'
 
 
 def inspected(identifier: str, name: str, **fields: t.Any) -> Data:
@@ -54,7 +51,7 @@ def inspected(identifier: str, name: str, **fields: t.Any) -> Data:
 
 
 class Docker(DockerWithContainers):
-    """A Docker with the containers ``described``, a Podman, and the journal of a kubelet.
+    """A Docker with the containers ``described``, and a Podman.
 
     ``listed`` replaces the list of Docker, and ``list_status`` its HTTP status.
     """
@@ -99,8 +96,6 @@ class Docker(DockerWithContainers):
         return all(matches[kind](values) for kind, values in filters.items())
 
     def run(self, argv: list[str]) -> Answer:
-        if "journalctl" in argv:
-            return 0, FAILURE, ""
         words = " ".join(argv[3:])
         if words.startswith("ps ") and self.in_podman and "ps " not in self.podman:
             return 0, json.dumps([entry for entry in self.in_podman if self.selects(argv, entry)]), ""
@@ -142,10 +137,6 @@ class Docker(DockerWithContainers):
             identifier, f"/k8s_{own}_{pod}_{namespace}_u1_{created}", Config={"Labels": labels}, Created=created
         )
         return identifier
-
-    def add_kubelet(self) -> None:
-        self.write("/usr/bin/kubelet", mode=0o755)
-        self.write(UNIT, START.format("/run/cri-dockerd.sock"))
 
 
 @pytest.fixture
@@ -260,23 +251,6 @@ def test_the_newest_of_several_attempts(docker: Docker, seconds: int) -> None:
     message = r"several containers: default/train-1/main \(docker, 0+[0-9]?\), test/train-1/main \(docker, 0+\)\."
     with pytest.raises(HostError, match=message):
         docker.find("train-1/main")
-
-
-@pytest.mark.parametrize("engine", [(), ("docker",)])
-def test_a_container_that_docker_never_created(docker: Docker, engine: tuple[str, ...]) -> None:
-    docker.add_kubelet()
-    found = docker.find("train-1/main", *engine).container
-    assert (found.engine, found.state, found.error, found.in_pod) == ("docker", CREATED, "no device", True)
-    # Whether it exists is not known.
-    docker.list_status = 500
-    assert "No container has the name" in docker.error("train-1/main", *engine)
-
-
-@pytest.mark.parametrize("selector", [("podman",), ("docker", "auto", None, None, "/run/docker.sock")])
-def test_another_engine_is_searched(docker: Docker, selector: tuple[str, ...]) -> None:
-    docker.add_kubelet()
-    docker.add_podman()
-    assert "No container has the name" in docker.error("train-1/main", *selector)
 
 
 # -- Podman ------------------------------------------------------------------------------------------------------------
@@ -472,28 +446,6 @@ def test_a_cri_that_fails(cri: Cri) -> None:
 
 
 def test_a_container_that_was_never_created(cri: Cri) -> None:
-    """Its engine does not know it, but the kubelet has written why. `_kubernetes` has the tests of its log."""
-    cri.write("/usr/bin/kubelet")
-    cri.write(UNIT, START.format("/run/cri.sock"))
-
-    def find(name: str, *selector: str | None) -> FoundContainer:
-        options = Selector(*selector)  # type: ignore[arg-type]
-        return search.find(name, options, cri.host, lambda argv: (0, FAILURE if "journalctl" in argv else "", ""))
-
     for name in ("default/train-1/main", "train-1/main"):
-        found = find(name).container
-        assert (found.engine, found.name, found.state, found.pid) == ("containerd", name, CREATED, None)
-        assert (found.error, found.requests_known, found.shown) == ("no device", False, f"{name} (containerd)")
-    # An existing container is not searched there, nor one that may exist.
-    assert find("training-0/main", "containerd").container.identifier == ONE
-    for name, selector in {
-        "train-2/main": (),
-        "train-1": (),
-        "other/train-1/main": (),
-        "train-1/main": ("containerd", "auto", None, None, "/run/cri.sock"),
-    }.items():
-        with pytest.raises(HostError, match="No container has the name"):
-            find(name, *selector)
-    cri.write(UNIT, START.format("/run/other.sock"))
-    with pytest.raises(HostError, match="No container has the name"):
-        find("train-1/main")
+        with pytest.raises(HostError, match=r"`kubectl describe pod train-1` says why\.$"):
+            cri.find(name)
