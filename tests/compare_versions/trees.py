@@ -103,7 +103,7 @@ _DOCKER_FILES: dict[str, str | None] = {
     "a password": '{"proxies": {"http-proxy": "http://u:hunter2@p/"}, "default-runtime": "nvidia"}\n',
 }
 # These are compared with each release of containerd, the others with one of 1.x and one of 2.x.
-_STOCK = (*(f"default of {release}" for release in ("1.6", "1.7", "2.1", "2.3")), "missing", "kubeadm", "version 3")
+_STOCK = (*(f"default of {release}" for release in ("1.7", "2.1", "2.3")), "missing", "kubeadm", "version 3")
 _ALWAYS = ("1.7.24", "2.3.4")
 _REMAINS = {
     "EKS with GPUs, 2.3.4, in_place": "The last task restores the file, so removal takes out runtimes without a record."

@@ -318,7 +318,6 @@ ONE_FILE: dict[str, str | None] = {
 }
 FILES: dict[str, dict[str, str | None]] = {
     **{name: {MAIN: text} for name, text in ONE_FILE.items()},
-    "default of 1.6": {MAIN: of_file("1.6")},
     "default of 1.7": {MAIN: of_file("1.7")},
     "default of 2.1": {MAIN: of_file("2.1")},
     "default of 2.3": {MAIN: of_file("2.3")},

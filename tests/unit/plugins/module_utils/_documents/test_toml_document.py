@@ -43,33 +43,18 @@ def difference(before: str, after: str) -> str:
 
 # Real files, edits, and the difference that a careful manual edit would make.
 REAL: dict[str, tuple[str, Edits, str]] = {
-    "containerd 1.6, default": (
-        "containerd-1.6.toml",
-        {(*V2, "runtimes", "nvidia"): RUNTIME, (*V2, "default_runtime_name"): "nvidia", ("imports",): ["/c/*.toml"]},
+    "containerd 1.7, default": (
+        "containerd-1.7.toml",
+        {
+            ("plugins", "io.containerd.grpc.v1.cri", "enable_cdi"): True,
+            (*V2, "runtimes", "nvidia"): RUNTIME,
+            ("imports",): ["/c/*.toml"],
+        },
         """\
  disabled_plugins = []
 -imports = []
 +imports = ["/c/*.toml"]
  oom_score = 0
-     [plugins."io.containerd.grpc.v1.cri".containerd]
--      default_runtime_name = "runc"
-+      default_runtime_name = "nvidia"
-       disable_snapshot_annotations = true
-
-+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
-+          runtime_type = "io.containerd.runc.v2"
-+
-+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
-+            BinaryName = "P"
-+            SystemdCgroup = true
-+
-       [plugins."io.containerd.grpc.v1.cri".containerd.untrusted_workload_runtime]
-""",
-    ),
-    "containerd 1.7, default": (
-        "containerd-1.7.toml",
-        {("plugins", "io.containerd.grpc.v1.cri", "enable_cdi"): True, (*V2, "runtimes", "nvidia"): RUNTIME},
-        """\
      drain_exec_sync_io_timeout = "0s"
 -    enable_cdi = false
 +    enable_cdi = true
