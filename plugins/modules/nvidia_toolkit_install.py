@@ -22,7 +22,8 @@ description:
     O(version=latest).
   - Afterwards the packages and programs must have the same version. Otherwise the task fails and names the differences.
   - Works with C(apt) on Debian, Ubuntu and their derivatives, with C(dnf) 4 on RHEL and its derivatives, and with
-    C(zypper) on openSUSE and SLES. Hosts of C(transactional-update), and of C(ostree) with C(dnf), are refused.
+    C(zypper) on openSUSE and SLES. Hosts with C(dnf) 5, of C(transactional-update), and of C(ostree) with C(dnf), are
+    refused.
   - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
     package has changed restores them.
   - The module can also write the toolkit's C(config.toml), see O(settings).
@@ -184,8 +185,6 @@ options:
       - V(true) holds the packages at their version, so that upgrades of the host do not change them. It uses
         C(apt-mark), C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock), or
         C(zypper addlock). V(false) releases them.
-      - With C(dnf) 5, a package is not held if C(/etc/dnf/versionlock.toml) also has an exclusion or a range for it.
-        Such entries are kept, and V(true) is refused.
       - When left out, holds are not changed, and a held package that would have to change is an error.
       - O(state=absent) releases the held packages that it removes. Other holds stay, and so do locks of C(dnf) and
         C(zypper) for packages that are not installed any more.

@@ -104,7 +104,7 @@ class Preview(t.NamedTuple):
     """The changes that the package manager would make.
 
     ``install`` maps names to new versions. ``remove`` and ``downgrade`` are names of packages. ``held`` are those of
-    all these packages whose version is held.
+    all these packages whose version is held, if the transaction would change them nevertheless.
     """
 
     install: t.Mapping[str, str] = types.MappingProxyType({})

@@ -2,11 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Install, remove and hold packages with dnf."""
+"""Install, remove and hold packages with dnf 4."""
 
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 import typing as t
 
@@ -14,14 +15,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_versionlock, rpm, rpm_sources
 
-_SECTION = re.compile(r"^(Installing|Upgrading|Downgrading|Reinstalling|Removing|Replacing)\b.*:$")
+_SECTION = re.compile(r"^(Installing|Upgrading|Downgrading|Reinstalling|Removing)\b.*:$")
 _REPLACED = re.compile(r"^\s+replacing\s+(\S+)")
 _NOISE = re.compile(
     r"Failed loading plugin|Last metadata expiration|Unable to detect release version|=+$|Operation aborted|"
-    r"\(try to add|Ignoring repositories|Updating and loading|Repositories loaded|Dependencies resolved"
+    r"\(try to add|Ignoring repositories|Dependencies resolved"
 )
-ARCHITECTURES = ("x86_64", "aarch64", "noarch", "i686", "ppc64le", "s390x")
-_ARCHITECTURE = re.compile(rf"\.({'|'.join(ARCHITECTURES)})$")
+_ARCHITECTURE = re.compile(r"\.(x86_64|aarch64|noarch|i686|ppc64le|s390x)$")
 
 
 def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
@@ -63,8 +63,7 @@ def preview_of(output: str) -> packages_base.Preview:
             row = fields if line[1:2].strip() else [*row, *fields]
             if len(row) >= 3:
                 _add_row(section, row, install, remove, downgrade)
-    # In dnf 5, an upgrade replaces the previous version of the same package.
-    remove += [name for name in replaced if name not in install and name not in remove]
+    remove += [name for name in replaced if name not in remove]
     return packages_base.Preview(install, tuple(remove), tuple(downgrade))
 
 
@@ -73,7 +72,7 @@ def _add_row(section: str, row: list[str], install: dict[str, str], remove: list
     if section == "Removing":
         if name not in remove:
             remove.append(name)
-    elif section != "Replacing":
+    else:
         install[name] = version
         if section == "Downgrading" and name not in downgrade:
             downgrade.append(name)
@@ -97,6 +96,7 @@ _CANDIDATE_TAGS = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
 # Settings that hide packages: those that match, or all others.
 _HIDES_MATCHES = {"exclude": True, "excludepkgs": True, "includepkgs": False}
 _OSTREE = "/run/ostree-booted"
+_PROGRAM, _PROGRAM_5 = "/usr/bin/dnf", "dnf5"
 _OWN = packages_base.REPOSITORY_NAME
 _ONLY_OWN = ("--disablerepo=*", f"--enablerepo={_OWN}")
 # dnf takes a version from any repository that has it. All other repositories get these excludes in addition to their
@@ -176,6 +176,12 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
     # -- transactions --------------------------------------------------------------------------------------------
 
     def require_transactions(self) -> None:
+        if posixpath.basename(self.host.resolve(_PROGRAM)) == _PROGRAM_5:
+            raise core_errors.HostError(
+                f"{_PROGRAM} of this host is dnf 5, and this module needs dnf 4. Set"
+                f" {core_errors.option:source}: directory, or install the NVIDIA Container Toolkit in another way and"
+                f" set {core_errors.option:source}: existing."
+            )
         # dnf itself refuses such a host only at the transaction, or changes packages until the next boot.
         if self.host.exists(_OSTREE):
             raise core_errors.HostError(
@@ -200,17 +206,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
                 tuple(dict.fromkeys([*found.remove, *step.remove])),
                 (*found.downgrade, *step.downgrade),
             )
-        return found._replace(held=self._held(found))
-
-    def _held(self, preview: packages_base.Preview) -> tuple[str, ...]:
-        """Return the locked packages that would be removed, or would get a version that no lock allows."""
-        locks = self._locks.patterns()
-        names = tuple(dict.fromkeys([*preview.install, *preview.remove]))
-        if not locks or not names:
-            return ()
-        locked = {name for name, package in self.query(names).items() if package.held}
-        locked |= {name for name in names if any(dnf_versionlock.names_package(lock, name) for lock in locks)}
-        return tuple(name for name in names if name in locked and not _allows(locks, name, preview.install.get(name)))
+        return found
 
     def transact(self, change: packages_base.Change) -> None:
         first, *second = self._steps(change, list(_OPTIONS))
@@ -262,13 +258,6 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
                 f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Install"
                 f" python3-dnf-plugin-versionlock, or leave {core_errors.option:hold} out."
             )
-        loose = self._locks.loose_entries(packages_base.PACKAGES)
-        if loose:
-            raise core_errors.HostError(
-                f"{core_errors.option:hold} is set, but {dnf_versionlock.LOCKS_5} has entries with which dnf 5 allows"
-                f" other versions besides a lock: {', '.join(loose)}. Remove them from the file, or leave"
-                f" {core_errors.option:hold} out."
-            )
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
         # Together with locks at other versions, no version would be allowed.
@@ -302,15 +291,3 @@ def excludes_of(path: str, text: str, names: t.Sequence[str]) -> t.Iterator[str]
         matches = any(fnmatch.fnmatchcase(n, p) or p.startswith((f"{n}-", f"{n}.")) for n in names for p in patterns)
         if patterns and matches is _HIDES_MATCHES.get(key.strip().lower()):
             yield f"{path}, line {number} ({line.strip()})"
-
-
-def _allows(locks: t.Sequence[str], name: str, version: str | None) -> bool:
-    if version is None:
-        return False
-    epoch, colon, rest = version.partition(":")
-    # The preview has no architecture. A lock that names an architecture is assumed to match.
-    own = [lock for lock in locks if dnf_versionlock.names_package(lock, name)] or locks
-    return any(
-        dnf_versionlock.is_locked((name, epoch if colon else "0", rest if colon else version, architecture), own)
-        for architecture in ARCHITECTURES
-    )

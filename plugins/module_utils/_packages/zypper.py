@@ -158,8 +158,7 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
         with self._without_own_locks(names) as prefix:
             argv = [*prefix, *self._arguments(change, ("--dry-run", *limit))]
             output = self._xml("Simulating the change (zypper --dry-run)", argv, _CHANGED)
-        found = preview_of(output)
-        return found._replace(held=self._held(found))
+        return preview_of(output)
 
     @contextlib.contextmanager
     def _without_own_locks(self, names: t.Collection[str]) -> t.Iterator[list[str]]:
@@ -172,14 +171,6 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
                 yield prefix
         else:
             yield []
-
-    def _held(self, preview: packages_base.Preview) -> tuple[str, ...]:
-        """Return the locked packages that would be removed, or would get another version."""
-        names = tuple(dict.fromkeys([*preview.install, *preview.remove]))
-        if not names or not self._locks.exist():
-            return ()
-        present = self.query(names)
-        return tuple(name for name in names if name in present and present[name].held)
 
     def transact(self, change: packages_base.Change) -> None:
         argv = self._arguments(change)
