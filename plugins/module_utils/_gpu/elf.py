@@ -12,8 +12,6 @@ import typing as t
 X86_64, AARCH64 = 62, 183
 # The values of e_machine that a supported host may have, with their names.
 MACHINE_NAMES = {3: "80386", 21: "PowerPC64", 22: "S390", 40: "ARM", X86_64: "x86-64", AARCH64: "AArch64"}
-# The machine names of the kernel (uname(2)).
-KERNEL_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64, "ppc64le": 21, "s390x": 22}
 
 # The number of bytes that read_elf and minimum_size need from the start of a file, which contain its headers.
 HEADER_BYTES = 4096

@@ -15,7 +15,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import KERNEL_MACHINES, X86_64
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import AARCH64, X86_64
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import store as directory_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.directory import (
     DirectoryOptions,
@@ -40,7 +40,7 @@ DEST = "/opt/nvidia/toolkit"
 VERSIONS = f"{DEST}.versions"
 CONFIG = ".config/nvidia-container-runtime/config.toml"
 OLD, NEW = "1.19.1", "1.20.0"
-MACHINE = KERNEL_MACHINES.get(os.uname().machine, X86_64)
+MACHINE = AARCH64 if os.uname().machine == "aarch64" else X86_64
 
 # The number of a version whose name exists already.
 _NUMBER = re.compile(r"(-[0-9a-f]{12})-[0-9]+")

@@ -45,8 +45,7 @@ COMPONENTS = {
 }
 
 PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
-# The library directories of multiarch distributions, by machine.
-_MULTIARCH = {gpu_elf.X86_64: "/usr/lib/x86_64-linux-gnu", gpu_elf.AARCH64: "/usr/lib/aarch64-linux-gnu"}
+LIBRARY_FOLDERS = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
 
 SHELL = "/bin/sh"
 
@@ -87,16 +86,15 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
     selected = _selected_components(components)
     _check_directory(root, label)
     files, missing = _programs(root, selected, components is None)
-    found, missing_libraries = _libraries(root, selected, _machine_of(root, files))
+    found, missing_libraries = _libraries(root, selected)
     files += found
     missing += missing_libraries
     if missing:
-        _check_folders(root, label)
         raise errors.NvidiaError(
             f"{label} does not contain {', '.join(missing)}. Programs are searched in"
             f" {', '.join(folder[1:] for folder in PROGRAM_FOLDERS)}, libraries in"
-            f" {', '.join(folder[1:] for folder in library_folders(None))}. Unpack all packages of the toolkit into"
-            f" one directory, or set {errors.option:components} to those that the source contains."
+            f" {', '.join(folder[1:] for folder in LIBRARY_FOLDERS)}. Unpack all packages of the toolkit into"
+            f" one directory that this user can read, or set {errors.option:components} to those that it contains."
         )
     parts = [_part(root, file, label) for file in files]
     _check_one_machine(parts, label)
@@ -104,26 +102,18 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
 
 
 def check_machine(parts: t.Sequence[Part | toolkit_manifest.PartDigest], host: hostfs.HostFS) -> None:
-    """Raise NvidiaError if ``parts`` cannot run on ``host``, HostError if the host has no shell for the wrappers.
+    """Raise NvidiaError if ``parts`` are for another machine than the shell of ``host``, which the wrappers need.
 
-    The architecture of the host is that of its shell, because a kernel may run programs of two architectures, such as
-    64-bit and 32-bit ones. A live host must have a shell. An offline tree without one is not checked.
+    A host without such a file is not checked: each new program runs once on a live host before it is used.
     """
-    if not host.exists(SHELL):
-        if host.live:
-            raise errors.HostError(f"This host has no {SHELL}, which the toolkit's wrappers need. Install a shell.")
-        return
     elf = gpu_elf.read_elf(_head_of(host, SHELL))
-    machine = elf.machine if elf is not None else None
-    if machine is None and host.live:
-        machine = gpu_elf.KERNEL_MACHINES.get(os.uname().machine)
-    if machine is None:
+    if elf is None:
         return
     for part in parts:
-        if part.machine != machine:
+        if part.machine != elf.machine:
             raise errors.NvidiaError(
                 f"The toolkit's {part.name} is for {gpu_elf.machine_name(part.machine)}, but the host is"
-                f" {gpu_elf.machine_name(machine)}. Use the toolkit for {gpu_elf.machine_name(machine)}."
+                f" {gpu_elf.machine_name(elf.machine)}. Use the toolkit for {gpu_elf.machine_name(elf.machine)}."
             )
 
 
@@ -155,19 +145,6 @@ def _check_directory(root: hostfs.HostFS, label: str) -> None:
         raise errors.HostError(f"{label} cannot be read: {error.strerror}. {_advice(error)}") from error
 
 
-def _check_folders(root: hostfs.HostFS, label: str) -> None:
-    """Raise HostError for a directory that may not be searched. What it contains looks as if it did not exist."""
-    for folder in (*PROGRAM_FOLDERS, *library_folders(None)):
-        try:
-            os.stat(os.path.join(root.real_path(folder), "."))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise errors.HostError(
-                f"{label}: {folder[1:]} cannot be read: {error.strerror}. {_advice(error)}"
-            ) from error
-
-
 def _programs(
     root: hostfs.HostFS, selected: t.Sequence[Component], by_default: bool
 ) -> tuple[list[_FoundFile], list[str]]:
@@ -183,16 +160,11 @@ def _programs(
     return files, missing
 
 
-def _libraries(
-    root: hostfs.HostFS, selected: t.Sequence[Component], machine: int | None
-) -> tuple[list[_FoundFile], list[str]]:
-    """Return one file for each library that exists, and the names of missing libraries.
-
-    The library directory of the architecture ``machine`` is searched first.
-    """
+def _libraries(root: hostfs.HostFS, selected: t.Sequence[Component]) -> tuple[list[_FoundFile], list[str]]:
+    """Return one file for each library that exists, and the names of missing libraries."""
     files, missing = [], []
     for name in (name for component in selected for name in component.libraries):
-        path = _find_file(root, library_folders(machine), name)
+        path = _find_file(root, LIBRARY_FOLDERS, name)
         if path is None:
             missing.append(name)
         else:
@@ -200,23 +172,8 @@ def _libraries(
     return files, missing
 
 
-def library_folders(machine: int | None) -> list[str]:
-    """Return the directories of libraries, that of ``machine`` first."""
-    own = [folder for name, folder in _MULTIARCH.items() if name == machine]
-    return [*own, "/usr/lib64", *(folder for folder in _MULTIARCH.values() if folder not in own), "/usr/lib"]
-
-
 def _find_file(root: hostfs.HostFS, folders: t.Sequence[str], name: str) -> str | None:
     return next((path for path in (f"{folder}/{name}" for folder in folders) if root.lexists(path)), None)
-
-
-def _machine_of(root: hostfs.HostFS, files: t.Sequence[_FoundFile]) -> int | None:
-    """Return the machine of the first program that is an ELF file. Problems of the others are reported later."""
-    for file in files:
-        elf = gpu_elf.read_elf(_head_of(root, file.path))
-        if elf is not None:
-            return elf.machine
-    return None
 
 
 def _head_of(root: hostfs.HostFS, path: str) -> bytes:
@@ -268,23 +225,15 @@ def _advice(error: OSError) -> str:
 
 def _check_binary(file_label: str, head: bytes, size: int) -> int:
     """Return the machine that a file is for. Raises NvidiaError unless it is a complete 64-bit ELF file."""
-    again = "Fetch or unpack the toolkit's packages again."
-    if not head:
-        raise errors.NvidiaError(f"{file_label} is empty: its download is incomplete. {again}")
     if head[:2] == b"#!":
         raise errors.NvidiaError(
             f"{file_label} is a script, for example the wrapper of another installation. Use the files of the toolkit's"
             " packages, not an installed copy."
         )
     elf = gpu_elf.read_elf(head)
-    if elf is None:
-        raise errors.NvidiaError(f"{file_label} is not an ELF file. {again}")
-    if elf.bits != 64:
-        raise errors.NvidiaError(f"{file_label} is a {elf.bits}-bit program. Use the toolkit for a 64-bit machine.")
-    minimum = gpu_elf.minimum_size(head)
-    if size < minimum:
+    if elf is None or elf.bits != 64 or size < gpu_elf.minimum_size(head):
         raise errors.NvidiaError(
-            f"{file_label} has {size} bytes instead of {minimum}: its download is incomplete. {again}"
+            f"{file_label} is not a complete 64-bit ELF file. Fetch or unpack the toolkit's packages again."
         )
     return elf.machine
 

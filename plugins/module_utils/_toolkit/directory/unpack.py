@@ -31,7 +31,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
 MAX_SIZE = 256 << 20
 MAX_ENTRIES = 10_000
 # The directories and the beginnings of the names of files that are taken.
-_FOLDERS = frozenset(folder[1:] for folder in (*toolkit_source.PROGRAM_FOLDERS, *toolkit_source.library_folders(None)))
+_FOLDERS = frozenset(folder[1:] for folder in (*toolkit_source.PROGRAM_FOLDERS, *toolkit_source.LIBRARY_FOLDERS))
 _NAMES = ("nvidia-", "libnvidia-container")
 
 

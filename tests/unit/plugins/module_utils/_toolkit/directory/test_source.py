@@ -10,7 +10,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import types
 import typing as t
 from pathlib import Path
 
@@ -317,17 +316,6 @@ def test_library_directories(source: Path, folder: str) -> None:
     assert find(source)[BOTH_LIBRARIES[0]].path == str(source / folder / BOTH_LIBRARIES[0])
 
 
-@pytest.mark.parametrize(("machine", "folder"), [(X86_64, "x86_64-linux-gnu"), (AARCH64, "aarch64-linux-gnu")])
-def test_prefers_libraries_of_the_machine(tmp_path: Path, machine: int, folder: str) -> None:
-    for other in (X86_64, AARCH64):
-        tree(tmp_path, "1.20.0", machine=other)
-    for name in EVERY_PROGRAM:
-        (tmp_path / "usr/bin" / name).write_bytes(program("true", machine))
-    parts = find(tmp_path)
-    assert parts[BOTH_LIBRARIES[0]].path == str(tmp_path / "usr/lib" / folder / BOTH_LIBRARIES[0])
-    assert {part.machine for part in parts.values()} == {machine}
-
-
 def test_library_without_link(source: Path) -> None:
     folder = source / "usr/lib/x86_64-linux-gnu"
     (folder / BOTH_LIBRARIES[0]).replace(folder / "libnvidia-container.so.1")
@@ -392,18 +380,18 @@ def test_rejects_missing_directory(source: Path) -> None:
             find(path)
 
 
+INCOMPLETE = " is not a complete 64-bit ELF file. Fetch"
 WHAT_IS_NO_PROGRAM: list[tuple[bytes, str]] = [
-    (b"", " is empty: its download is incomplete."),
+    (b"", INCOMPLETE),
     (b"#!/bin/sh\nexec /opt/nvidia-ctk.real\n", " is a script, for example the wrapper of another installation."),
-    (b"\x7fELF", " is not an ELF file."),
-    (b"<html>502 Bad Gateway</html>", " is not an ELF file."),
-    (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", " is a 32-bit program."),
-    (program("x" * 5000)[:5000], " has 5000 bytes instead of 5"),
+    (b"<html>502 Bad Gateway</html>", INCOMPLETE),
+    (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", INCOMPLETE),
+    (program("x" * 5000)[:5000], INCOMPLETE),
 ]
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), WHAT_IS_NO_PROGRAM, ids=["empty", "script", "four bytes", "page", "32 bits", "truncated"]
+    ("content", "problem"), WHAT_IS_NO_PROGRAM, ids=["empty", "script", "page", "32 bits", "truncated"]
 )
 @pytest.mark.parametrize("path", ["usr/bin/nvidia-ctk", "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1"])
 def test_rejects_invalid_binaries(source: Path, path: str, content: bytes, problem: str) -> None:
@@ -458,7 +446,7 @@ def test_rejects_several_machines(source: Path) -> None:
         (OSError(5, "Input/output error"), "Check the file system."),
     ],
 )
-@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/usr/bin/.", "/."])
+@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/."])
 def test_unreadable_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, advice: str
 ) -> None:
@@ -474,11 +462,8 @@ def test_unreadable_files(
     with monkeypatch.context() as patch:
         if place.endswith("/."):
             patch.setattr(os, "stat", failing(os.stat))
-        if place == "/usr/bin/.":
-            # So it looks to a user who may not search the directory.
-            (source / "usr/bin/nvidia-ctk").unlink()
         message = parts_error(source, ["ctk"])
-    named = "" if place == "/." else f": {place[1:]}".replace("/.", "")
+    named = "" if place == "/." else f": {place[1:]}"
     assert message == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
 
 
@@ -511,24 +496,9 @@ def test_rejects_another_machine(tmp_path: Path, live: bool) -> None:
         check_machine(parts_for(AARCH64), host_with(tmp_path, program("true"), live))
 
 
-def test_host_without_a_shell(tmp_path: Path) -> None:
-    host = host_with(tmp_path, None, live=True)
-    with pytest.raises(HostError, match=r"^This host has no /bin/sh, which the toolkit's wrappers need\. "):
-        check_machine(parts_for(X86_64), host)
-    # An offline tree may get the shell later.
-    check_machine(parts_for(243), host._replace(live=False))
-
-
-@pytest.mark.parametrize(("kernel", "accepted"), [("x86_64", True), ("aarch64", False), ("riscv64", True)])
-def test_shell_that_is_not_elf(tmp_path: Path, kernel: str, accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=kernel))
-    host = host_with(tmp_path, b"#!/opt/shell\n", live=True)
-    if accepted:
-        check_machine(parts_for(X86_64), host)
-    else:
-        with pytest.raises(NvidiaError, match="is for x86-64, but the host is AArch64"):
-            check_machine(parts_for(X86_64), host)
-    check_machine(parts_for(X86_64), host._replace(live=False))
+@pytest.mark.parametrize("shell", [None, b"#!/opt/shell\n"])
+def test_host_without_an_elf_file_as_shell(tmp_path: Path, shell: bytes | None) -> None:
+    check_machine(parts_for(243), host_with(tmp_path, shell, live=True))
 
 
 def test_this_machine() -> None:
