@@ -30,27 +30,20 @@ if t.TYPE_CHECKING:
 # RENAME_EXCHANGE of linux/fs.h and AT_FDCWD of fcntl.h.
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-# Numbers of renameat2(2), for C libraries without a function for it (musl before 1.2.5).
-_SYSCALL_NUMBERS = {"x86_64": 316, "aarch64": 276, "ppc64le": 357}
 
 
 def rename_exchange(one: str, other: str) -> None:
     """Exchange two names in one step, so that both always exist.
 
-    Links themselves are exchanged. Raises OSError with ENOSYS, EINVAL or EXDEV if the kernel or the file system does
-    not support this (renameat2(2), since Linux 3.15).
+    Links themselves are exchanged. Raises OSError with ENOSYS, EINVAL or EXDEV if the C library, the kernel or the file
+    system does not support this (renameat2(2), since Linux 3.15 and glibc 2.28).
     """
     library = ctypes.CDLL(None, use_errno=True)
     names = ctypes.c_char_p(os.fsencode(one)), ctypes.c_char_p(os.fsencode(other))
     here, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_RENAME_EXCHANGE)
-    if hasattr(library, "renameat2"):
-        failed = library.renameat2(here, names[0], here, names[1], flags)
-    else:
-        number = _SYSCALL_NUMBERS.get(os.uname().machine)
-        if number is None:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one)
-        failed = library.syscall(ctypes.c_long(number), here, names[0], here, names[1], flags)
-    if failed:
+    if not hasattr(library, "renameat2"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one)
+    if library.renameat2(here, names[0], here, names[1], flags):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), one)
 

@@ -287,17 +287,8 @@ def _kind_of(package: str) -> _Kind:
             )
         with open(package, "rb") as stream:
             start = stream.read(8)
-    except FileNotFoundError:
-        raise core_errors.NvidiaError(
-            f"{package} does not exist. Correct {core_errors.option:files}, or copy the package to this path."
-        ) from None
     except OSError as error:
-        advice = (
-            "Run the task as root (become: true)."
-            if isinstance(error, PermissionError)
-            else f"Correct {core_errors.option:files}."
-        )
-        raise core_errors.HostError(f"{package} cannot be read: {error.strerror}. {advice}") from error
+        raise core_errors.os_error(package, "read", error) from error
     kind = next((kind for kind in _ARCHIVE_KINDS if start.startswith(kind.magic)), None)
     if kind is None:
         raise core_errors.NvidiaError(
