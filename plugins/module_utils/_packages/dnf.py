@@ -63,7 +63,8 @@ def preview_of(output: str) -> packages_base.Preview:
             row = fields if line[1:2].strip() else [*row, *fields]
             if len(row) >= 3:
                 _add_row(section, row, install, remove, downgrade)
-    remove += [name for name in replaced if name not in remove]
+    # A package that another one replaces may be installed too, in its new version.
+    remove += [name for name in replaced if name not in install and name not in remove]
     return packages_base.Preview(install, tuple(remove), tuple(downgrade))
 
 

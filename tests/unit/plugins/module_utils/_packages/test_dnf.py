@@ -554,3 +554,6 @@ def test_parses_preview() -> None:
         ("gpufleet-bystander", "nvidia-container-runtime-hook"),
         ("libseccomp",),
     )
+    # With another package of the toolkit, the replaced one stays installed in its new version.
+    own = UPGRADE.replace("nvidia-container-runtime-hook", "libnvidia-container-tools")
+    assert preview_of(own).remove == ("gpufleet-bystander",)
