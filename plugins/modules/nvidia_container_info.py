@@ -347,7 +347,7 @@ engines:
       description: The files and daemons that could not be read, with the causes.
       type: list
       elements: dict
-      contains:
+      contains: &problem
         code:
           description: The kind of problem. Codes stay the same in later versions, messages may change.
           type: str
@@ -539,22 +539,7 @@ toolkit:
           values of RV(toolkit.settings) that the toolkit cannot use.
       type: list
       elements: dict
-      contains:
-        code:
-          description: As in RV(engines[].problems[].code).
-          type: str
-          sample: toolkit-inconsistent
-        message:
-          description: The description of the problem.
-          type: str
-          sample: >-
-            An interrupted installation left these packages half installed: libnvidia-container1.
-        advice:
-          description: As in RV(engines[].problems[].advice).
-          returned: if it is known
-          type: str
-          version_added: 1.2.0
-          sample: Restart the host.
+      contains: *problem
       sample: []
   sample:
     gpu:
@@ -691,22 +676,7 @@ gpus:
           the PCI bus that the driver does not use, and kernel modules of different versions.
       type: list
       elements: dict
-      contains:
-        code:
-          description: As in RV(engines[].problems[].code).
-          type: str
-          sample: driver-not-loaded
-        message:
-          description: The description of the problem.
-          type: str
-          sample: >-
-            The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver).
-        advice:
-          description: As in RV(engines[].problems[].advice).
-          returned: if it is known
-          type: str
-          version_added: 1.2.0
-          sample: Restart the host.
+      contains: *problem
       sample: []
   sample:
     driver_version: 580.95.05
@@ -831,22 +801,7 @@ cdi:
       description: The files that could not be read, and the problems of the service.
       type: list
       elements: dict
-      contains:
-        code:
-          description: As in RV(engines[].problems[].code).
-          type: str
-          sample: cdi-refresh-failed
-        message:
-          description: The description of the problem.
-          type: str
-          sample: >-
-            nvidia-cdi-refresh.service has failed, so the specification may be stale.
-        advice:
-          description: As in RV(engines[].problems[].advice).
-          returned: if it is known
-          type: str
-          version_added: 1.2.0
-          sample: Restart the host.
+      contains: *problem
       sample: []
   sample:
     files:
@@ -948,23 +903,7 @@ kubernetes:
       description: The files that could not be read, and a kubelet that does not answer.
       type: list
       elements: dict
-      contains:
-        code:
-          description: As in RV(engines[].problems[].code).
-          type: str
-          sample: kubelet-not-responding
-        message:
-          description: The description of the problem.
-          type: str
-          sample: >-
-            The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices
-            are those of its last checkpoint.
-        advice:
-          description: As in RV(engines[].problems[].advice).
-          returned: if it is known
-          type: str
-          version_added: 1.2.0
-          sample: Restart the host.
+      contains: *problem
       sample: []
 findings:
   description:
