@@ -162,11 +162,6 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ host.engines | selectattr('restart_required') | map(attribute='engine') }}"
 
-- name: Inspect only the toolkit
-  gpufleet.nvidia.nvidia_container_info:
-    gather_subset: [toolkit]
-  register: host
-
 - name: Fail on known vulnerabilities, and on a toolkit of unknown version
   ansible.builtin.assert:
     that:
@@ -178,27 +173,6 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_container_info:
   register: host
   failed_when: host.findings | selectattr('severity', 'equalto', 'critical') | length > 0
-
-- name: Inspect the GPUs and the CDI specifications
-  gpufleet.nvidia.nvidia_container_info:
-    gather_subset: [gpus, cdi, findings]
-  register: host
-
-- name: Fail on GPUs and MIG devices that containers cannot use
-  ansible.builtin.assert:
-    that:
-      - host.gpus.devices | length > 0
-      - host.gpus.devices | rejectattr('healthy') | length == 0
-      - host.gpus.devices | map(attribute='mig_devices') | flatten | rejectattr('healthy') | length == 0
-    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | join(' ') }}"
-
-- name: Fail on invalid, stale and conflicting CDI specifications
-  ansible.builtin.assert:
-    that:
-      - host.cdi.files | rejectattr('valid') | length == 0
-      - host.cdi.files | selectattr('stale') | length == 0
-      - host.findings | selectattr('id', 'equalto', 'cdi-unresolvable') | length == 0
-    fail_msg: "{{ host.findings | map(attribute='text') | join(' ') }}"
 
 - name: Find out why a Kubernetes node does not offer its GPUs
   gpufleet.nvidia.nvidia_container_info:

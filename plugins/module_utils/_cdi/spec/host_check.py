@@ -31,6 +31,8 @@ if t.TYPE_CHECKING:
 
 # The name of the device that has the edits of all other devices.
 ALL = "all"
+_TYPES = {"c": (stat.S_ISCHR,), "u": (stat.S_ISCHR,), "b": (stat.S_ISBLK,), "p": (stat.S_ISFIFO,)}
+_ANY_TYPE = (stat.S_ISCHR, stat.S_ISBLK)
 _LDCONFIG_FLAG = "--ldconfig-path"
 
 
@@ -190,9 +192,11 @@ class _Checker:
                 f"The device node {shown(path)} ({field}) is missing. {device_nodes.fix_for_node(path)}."
             )
             return
-        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+        kind = node.get("type", "")
+        if not any(is_type(status.st_mode) for is_type in _TYPES.get(kind, _ANY_TYPE)):
             self.errors.append(
-                f"{shown(path)} ({field}) is not a device node. Use the path of the node, not of a link to it."
+                f"{shown(path)} ({field}) is not a device node{f' of type {kind}' if kind else ''}. Use the path of the"
+                " node, not of a link to it."
             )
             return
         if self._check_driver_numbers(shown(path), node["path"], status) and node.get("major"):

@@ -5,7 +5,7 @@
 """Validate a specification by the rules of the CDI library.
 
 The rules are those of the CDI library 1.1.0, which engines contain. The library stops at the first error. This module
-reports the first 100. It does not check the values for Intel RDT, or whether names of network interfaces are unique.
+reports the first 100.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if t.TYPE_CHECKING:
 
 _HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _NODE_TYPES = ("", "b", "c", "u", "p")
+# PATH_MAX of Linux, which includes the null byte at the end.
+_PATH_LIMIT = 4096
 
 
 class ValidationResult(t.NamedTuple):
@@ -126,12 +128,26 @@ class _Rules:
                 # None stands for an item that could not be read.
                 if item is not None:
                     check(f"{field}.{key}[{index}]", item)
+        for name in ("hostInterfaceName", "name"):
+            self._check_unique(f"{field}.netDevices", edits.get("netDevices", ()), name)
+        if "intelRdt" in edits:
+            self._rdt(f"{field}.intelRdt", edits["intelRdt"])
 
     def _environment(self, field: str, variables: t.Sequence[str]) -> None:
         for index, variable in enumerate(variables):
             # The message does not contain the variable, which may be a secret.
             if variable.find("=") <= 0:
                 self._error(f"{field}[{index}]", "does not have the form NAME=value")
+
+    def _check_unique(self, field: str, items: t.Sequence[t.Any], key: str) -> None:
+        first: dict[str, int] = {}
+        for index, item in enumerate(items):
+            text = item.get(key, "") if item else ""
+            if text and text in first:
+                self._error(
+                    f"{field}[{index}].{key}", f"is {core_text.quoted(text)}, the same as {field}[{first[text]}].{key}"
+                )
+            first.setdefault(text, index)
 
     def _require(self, field: str, item: Data, key: str) -> None:
         if not item.get(key, ""):
@@ -161,6 +177,15 @@ class _Rules:
     def _interface(self, field: str, interface: Data) -> None:
         self._require(field, interface, "hostInterfaceName")
         self._require(field, interface, "name")
+
+    def _rdt(self, field: str, rdt: Data) -> None:
+        name = rdt.get("closID", "")
+        if name == "/":
+            # The name of the root class.
+            return
+        too_long = len(name.encode("utf-8", "replace")) >= _PATH_LIMIT
+        if too_long or name in (".", "..") or "/" in name or "\n" in name:
+            self._error(f"{field}.closID", f"is {core_text.quoted(name)}, which is not a valid directory name")
 
 
 def is_bind(mount: Data) -> bool:

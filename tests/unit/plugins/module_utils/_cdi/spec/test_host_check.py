@@ -205,6 +205,19 @@ def test_not_a_device_node(tree: Tree) -> None:
     assert all("is not a device node. Use the path of the node, not of a link to it." in error for error in errors)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "fits"),
+    [
+        *(("c", stat.S_IFCHR, True), ("u", stat.S_IFCHR, True), ("b", stat.S_IFBLK, True), ("p", stat.S_IFIFO, True)),
+        *(("b", stat.S_IFCHR, False), ("c", stat.S_IFIFO, False), ("", stat.S_IFIFO, False), ("", stat.S_IFBLK, True)),
+    ],
+)
+def test_node_types(tree: Tree, kind: str, mode: int, fits: bool) -> None:
+    tree.device("/dev/x", 7, 3, mode | 0o666)
+    document = {**specification(), "containerEdits": {"deviceNodes": [node("/dev/x", 7, 3, type=kind)]}}
+    assert (check_host(document, tree.host).errors == ()) is fits
+
+
 def test_host_path_of_node(tree: Tree) -> None:
     tree.path("/dev/nvidia-uvm").rename(tree.path("/dev/uvm"))
     document = specification()
